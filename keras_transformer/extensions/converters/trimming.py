@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence, Set
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -91,9 +92,7 @@ def _needed_ids(proto: ModelProto, used: Set[int]) -> set[int]:
     texts = {proto.pieces[i].piece for i in used}
     parts = {character for text in texts for character in text}
     if proto.trainer_spec.model_type == BPE:  # longer pieces are merged from shorter ones
-        parts |= {
-            text[i:j] for text in texts for i in range(len(text)) for j in range(i + 1, len(text))
-        }
+        parts |= {text[i:j] for text in texts for i, j in combinations(range(len(text) + 1), 2)}
     return {
         i
         for i, piece in enumerate(proto.pieces)

@@ -17,7 +17,7 @@ from tests.extensions.converters.toolkits import FIXTURES
 from tests.messages import mentions
 
 MARIAN = FIXTURES / "marian"
-TEXT = ["a dog runs", "ein Hund rennt", "zwei Kinder", "the red ball ☃", "</s> der Ball"]
+TEXT = ["a dog runs", "ein Hund rennt", "a green boy", "the red ball ☃", "</s> der Ball"]
 
 
 def bpe_model(joint: bool) -> ConvertedModel:
@@ -36,6 +36,12 @@ MODELS = {
     "unigram, separate matrices": lambda: read_model(MARIAN / "untied.npz", "marian"),
     "one BPE model": lambda: bpe_model(joint=True),
     "two BPE models": lambda: bpe_model(joint=False),
+    "languages": lambda: convert(
+        str(FIXTURES / "multilingual" / "nllb"),
+        "huggingface",
+        source_language="eng_Latn",
+        target_language="deu_Latn",
+    ),
 }
 
 
