@@ -38,7 +38,7 @@ SHARED_RUNS: set[Path] = set()  # runs that no test may change
 
 def tiny_config(**changes: Any) -> Config:
     """Returns a configuration of a tiny model, with changes such as `model__d_ff=8`."""
-    return Config().replace(
+    return Config().updated(
         **{
             "model__num_encoder_layers": 1,
             "model__num_decoder_layers": 2,
@@ -70,7 +70,7 @@ def tiny_run(**changes: Any) -> Path:
 
     path = _folder() / "run"
     steps = {"training.max_steps": 4, "training.batch_tokens": 128, "training.checkpoint_steps": 2}
-    training_run.train([tiny_data()], path, tiny_config().updated(steps).replace(**changes))
+    training_run.train([tiny_data()], path, tiny_config().updated(steps, **changes))
     SHARED_RUNS.add(path.resolve())
     return path
 

@@ -95,7 +95,7 @@ def test_configurations_get_the_sizes_and_ids_of_vocabularies():
     model = resolve_config(Config(), {}, separate).model
     assert (model.source_vocab_size, model.target_vocab_size) == (25, 22)
     assert model.tie_embeddings == "target"
-    untied = Config().replace(model__tie_embeddings="none")
+    untied = Config().updated(model__tie_embeddings="none")
     assert resolve_config(untied, {}, separate).model.tie_embeddings == "none"
 
 

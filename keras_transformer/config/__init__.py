@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from keras_transformer.config.model import EncoderDecoderConfig as EncoderDecoderConfig
@@ -225,12 +226,12 @@ class RunConfig:
             for name, value in settings.as_dict().items()
         }
 
-    def replace(self, **changes: Any) -> Self:
-        """Returns a copy with changed settings, named like `model__d_model`."""
-        return self.updated({key.replace("__", "."): value for key, value in changes.items()})
+    def updated(self, settings: Mapping[str, Any] = MappingProxyType({}), **named: Any) -> Self:
+        """Returns a copy with changed settings.
 
-    def updated(self, settings: Mapping[str, Any]) -> Self:
-        """Returns a copy with changed settings, such as `{"training.label_smoothing": 0.2}`."""
+        They are named like `{"training.label_smoothing": 0.2}`, or as `training__label_smoothing`.
+        """
+        settings = {**settings, **{key.replace("__", "."): v for key, v in named.items()}}
         check_names(settings, [*self.declarations()], "a setting")
         changes: dict[str, dict[str, Any]] = {}
         for key, value in settings.items():
@@ -296,7 +297,7 @@ class Config(RunConfig):
     """The configuration of a run of the Transformer.
 
     Example:
-    >>> Config().replace(model__d_model=256).model.key_dim
+    >>> Config().updated(model__d_model=256).model.key_dim
     32
     """
 

@@ -43,6 +43,7 @@ class ConvertSettings(TypedDict, total=False):
     target_space: int
     num_heads: int | None
     normalize_punctuation: str | None
+    keep_text: str | None
 
 class PrepareSettings(TypedDict, total=False):
     vocab_size: int

@@ -83,7 +83,7 @@ class TestSettings:
         assert Config().updated(given).updated(unset).decoding.max_length is None
 
     def test_groups_are_changed_by_the_names_of_their_fields(self):
-        model = Config().replace(model__output_bias=True, model__pad_id=9).model
+        model = Config().updated(model__output_bias=True, model__pad_id=9).model
         assert model.other_toolkits.output_bias and model.pad_id == model.token_ids.pad_id == 9
         assert model == Config().model.replace(output_bias=True, pad_id=9)
         assert model == ModelConfig.from_dict({"output_bias": True, "pad_id": 9})
@@ -103,7 +103,7 @@ class TestSettings:
         assert (chosen.model.key_dim, chosen.model.value_dim) == (16, 32)
 
     def test_decoder_sizes_follow_unless_they_are_chosen(self):
-        model = Config().replace(model__num_heads=16, model__d_ff=100).model
+        model = Config().updated(model__num_heads=16, model__d_ff=100).model
         assert model.encoder_sizes == model.decoder_sizes == (6, 16, 32, 32, 100)
         sizes = {"decoder_num_heads": 4, "decoder_d_ff": 50, "key_dim": 10, "num_decoder_layers": 2}
         model = model.replace(**sizes)

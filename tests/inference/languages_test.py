@@ -192,7 +192,7 @@ def test_wrong_languages_and_formats_are_refused(
     arguments["options"] = ExportOptions(languages=("en", "de"))
     for format, fact in (("huggingface", "MarianMT"), ("argos", "begin")):
         refuses(export, {**arguments, "format": format}, fact)
-    config = Config().replace(model__forced_language=True).model
+    config = Config().updated(model__forced_language=True).model
     refuses(check_expressible, (config,), "forced_language", "MarianMT")
 
 

@@ -65,7 +65,7 @@ def translator_of(run: RunDirectory, **changes: object) -> TranslationModule:
     model = Transformer(run.config.model, dtype="float32")
     model.build()
     model.assign_weights(run.named_weights())
-    return TranslationModule(model, run.tokenizer(), run.config.replace(**changes).decoding)
+    return TranslationModule(model, run.tokenizer(), run.config.updated(**changes).decoding)
 
 
 def assert_kept(sources: list[str], translations: tf.Tensor, scores: tf.Tensor) -> None:

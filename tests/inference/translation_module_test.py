@@ -35,7 +35,7 @@ def make_transformer(run: RunDirectory, scale: float = 1.0, dtype: str = "float3
 
 
 def make_translator(run: RunDirectory, **changes: object) -> TranslationModule:
-    config = run.config.replace(**changes)
+    config = run.config.updated(**changes)
     return TranslationModule(make_transformer(run), run.tokenizer(), config.decoding)
 
 
@@ -96,7 +96,7 @@ def test_all_tokens_of_a_text_are_counted(translator: TranslationModule) -> None
 
 
 def test_learned_positions_limit_source_and_output(run_directory: RunDirectory) -> None:
-    config = run_directory.config.replace(model__positions="learned", model__max_positions=12)
+    config = run_directory.config.updated(model__positions="learned", model__max_positions=12)
     transformer = Transformer(config.model, dtype="float32")
     transformer.build()
     translator = TranslationModule(transformer, run_directory.tokenizer(), config.decoding)
@@ -179,10 +179,10 @@ def uncached_search(translator: TranslationModule, texts: list[str]) -> decoding
 def test_cached_and_uncached_search_are_equal(
     run_directory: RunDirectory, scales: list[float], beam: int, ssru: bool
 ) -> None:
-    config = run_directory.config.replace(decoding__beam_size=beam)
+    config = run_directory.config.updated(decoding__beam_size=beam)
     transformers = [make_transformer(run_directory, scale) for scale in scales]
     if ssru:
-        recurrent = Transformer(config.replace(model__decoder_self_attention="ssru").model)
+        recurrent = Transformer(config.updated(model__decoder_self_attention="ssru").model)
         randomize(recurrent, scale=0.5)
         transformers.append(recurrent)
     translator = TranslationModule(transformers, run_directory.tokenizer(), config.decoding)
@@ -194,7 +194,7 @@ def test_cached_and_uncached_search_are_equal(
 
 
 def test_models_with_different_vocabularies_are_an_error(run_directory: RunDirectory) -> None:
-    config = run_directory.config.replace(model__target_vocab_size=7, model__source_vocab_size=7)
+    config = run_directory.config.updated(model__target_vocab_size=7, model__source_vocab_size=7)
     other = Transformer(config.model)
     with pytest.raises(InputError, match=mentions("model 2", "7", "tokens")):
         TranslationModule(
@@ -216,7 +216,7 @@ def test_unknown_tokens_are_written_only_if_allowed(
 
     def module(unknown: str = "forbid") -> TranslationModule:
         changes = {"decoding__beam_size": 1, "decoding__unknown": unknown}
-        config = run_directory.config.replace(**changes).decoding
+        config = run_directory.config.updated(**changes).decoding
         return TranslationModule(transformer, tokenizer, config)
 
     def texts(module: TranslationModule) -> list[str]:

@@ -17,7 +17,7 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def config(tokenizer):
     size = tokenizer.source_vocab_size
-    return Config().replace(
+    return Config().updated(
         model__source_vocab_size=size, model__target_vocab_size=size,
         training__keep_checkpoints=3, training__keep_best=0, training__checkpoint_steps=1,
     )  # fmt: skip

@@ -90,7 +90,7 @@ class TestResume:
 
     @pytest.mark.parametrize("schedule", SCHEDULES_OVER_MAX_STEPS)
     def test_another_configuration_is_refused(self, tmp_path, config, tokenizer, schedule):
-        config = config.replace(training__schedule=schedule)
+        config = config.updated(training__schedule=schedule)
         run = RunDirectory.create(tmp_path / "run", config, tokenizer, "corpus")
         for setting, after in (
             ("model.d_ff", 7),

@@ -37,7 +37,7 @@ def save_validated(run, **losses):
 
 def reconfigured(run, **changes):
     """The run with another configuration, as if a user had edited it."""
-    (run.path / "config.json").write_text(run.config.replace(**changes).to_json())
+    (run.path / "config.json").write_text(run.config.updated(**changes).to_json())
     return RunDirectory(run.path)
 
 

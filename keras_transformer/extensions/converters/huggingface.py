@@ -132,7 +132,7 @@ def read(
     for part in ("attention", "output"):
         biases = [path for path in weights if re.search(rf"{part}(_projection)?/\w*bias$", path)]
         if not any(np.any(weights[path]) for path in biases):
-            config = config.replace(**{f"model__{part}_bias": False})
+            config = config.updated({f"model.{part}_bias": False})
             weights = {path: a for path, a in weights.items() if path not in biases}
     return source.make_model(config, weights, order.vocabulary)
 

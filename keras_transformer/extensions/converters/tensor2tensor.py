@@ -80,7 +80,7 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
         start_row=-1,
     )
     if is_shared and _TARGET_SPACE in weights:
-        config = config.replace(model__tie_embeddings="target")
+        config = config.updated(model__tie_embeddings="target")
     arrays = _embeddings(weights, config.model, order, options.target_space)
     arrays |= weights.read_rest(_table, config.model)
     return source.make_model(config, arrays, order.vocabulary)

@@ -44,7 +44,7 @@ def post_norm() -> ConvertedModel:
 @pytest.fixture(scope="module", params=MODELS)
 def named_module(request: pytest.FixtureRequest) -> tuple[str, TranslationModule]:
     model = read(request.param)
-    decoding = model.config.replace(
+    decoding = model.config.updated(
         decoding__beam_size=4, decoding__n_best=4, decoding__length_penalty=0.0,
         decoding__max_extra_tokens=-9,
     ).decoding  # fmt: skip

@@ -22,7 +22,7 @@ class DecoderOfThree(BlockDecoder):
 def test_a_cache_that_grows_in_blocks_changes_nothing(
     run_directory: RunDirectory, beam: int, window: int | None
 ) -> None:
-    config = run_directory.config.replace(decoding__beam_size=beam, model__attention_window=window)
+    config = run_directory.config.updated(decoding__beam_size=beam, model__attention_window=window)
     transformer = Transformer(config.model, dtype="float32")
     transformer.build()
     transformer.assign_weights(run_directory.named_weights())

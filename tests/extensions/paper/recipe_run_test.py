@@ -290,7 +290,7 @@ def test_a_converted_model_learns_a_language(
     with pytest.raises(InputError, match="work was started with init_from "):
         run_recipe(with_language, tmp_path, work, runs={"init_from": f"{converted}@last"})
     other = Path(shutil.copytree(converted, tmp_path / "converted"))
-    config = RunDirectory(other).config.replace(decoding__beam_size=2)
+    config = RunDirectory(other).config.updated(decoding__beam_size=2)
     (other / "config.json").write_text(config.to_json())
     found = json.loads((work / "experiment.json").read_text())
     found["init_from"] = str(other)
