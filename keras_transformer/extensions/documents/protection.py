@@ -66,7 +66,10 @@ _Way: TypeAlias = Callable[[Words], Mapping[int, str]]
 
 def with_entities(word: Word) -> str:
     """Returns the characters of a word in a file with entities."""
-    return word.text if word.is_tag else html.escape(word.text, quote=False)
+    if not spans.branches_of(word.text):
+        return word.text if word.is_tag else html.escape(word.text, quote=False)
+    tokens = tokenize(word.text, frozenset(), False)  # a message may have tags in its branches
+    return "".join(html.escape(t.raw, quote=False) if t.kind == "text" else t.raw for t in tokens)
 
 
 def without_entities(word: Word) -> str:
@@ -210,7 +213,8 @@ def _masked(
     """
     text = "".join(token.text for token in tokens)
     found = spans.find_spans(text, patterns)
-    items = [(*span, Word("", text[slice(*span)], "span")) for span in found]
+    inner = {span: list[tuple[int, int, str]]() for span in found}  # tags inside of messages
+    items = list[tuple[int, int, Word]]()
     for start, end, translation in glossary.find(text, found) if glossary else ():
         term, fields = text[start:end], (translation, "span", "term")
         if glossary.is_soft:
@@ -220,11 +224,17 @@ def _masked(
     offset = position = 0
     for token in tokens:
         offset += len(token.text)
-        if token.kind != "text":  # a tag within a span is moved out of it
+        if token.kind != "text":  # a tag within another span is moved out of it
             around = (span for span in found if span[0] < offset < span[1])
             start, end = next(around, (offset, offset))
+            # The order of the tags of a DOCX file cannot change.
+            if token.name != "run" and spans.branches_of(text[start:end]):
+                inner[start, end].append((offset - start, offset - start, token.raw))
+                continue
             position = max(position, end if token.kind == "close" else start)
             items.append((position, position, Word("", token.raw, token.kind, token.name)))
+    for (start, end), tags in inner.items():
+        items.append((start, end, Word("", spans.spliced(text[start:end], tags), "span")))
     items.sort(key=lambda item: item[:2])
     marks = [(start, end, TAG if word.is_tag else _SPAN) for start, end, word in items]
     return spans.spliced(text, marks), (word for *_, word in items)
@@ -267,7 +277,10 @@ def _messages(
     texts = [span[slice(*branch)] for span, branches in found.items() for branch in branches]
     if not texts:
         return {}
-    fragments = [[text_token(text, has_entities=False)] for text in texts]
+    fragments = [
+        [token._replace(text=spans.unquoted_from_icu(token.text)) for token in tokens]
+        for tokens in (tokenize(text, has_entities=False) for text in texts)
+    ]
     patterns = [*patterns, *spans.BRANCH_PATTERNS]
     outputs, *_ = translate_tokens(model, fragments, patterns, tag, quoted_for_icu)
     new = iter(outputs)

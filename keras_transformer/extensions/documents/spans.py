@@ -57,8 +57,8 @@ _ICU = regex.compile(
     regex.VERBOSE,
 )
 _COMPILED = [regex.compile(pattern, regex.VERSION1) for pattern in _PATTERNS.values()]
-# The number of a plural, and quoted text, are protected inside of branches.
-BRANCH_PATTERNS = (r"(?<!\w)#(?!\w)", r"'[{}#|][^']*'")
+# The number of a plural, quoted text and apostrophes outside of words are protected in branches.
+BRANCH_PATTERNS = (r"(?<!\w)#(?!\w)", r"'[{}#|][^']*'", r"''")
 
 
 Range = tuple[int, int]  # the first character, and the one after the last
@@ -116,6 +116,11 @@ def outside(ranges: Iterable[Range], taken: Sequence[Range]) -> list[Range]:
 def quote_for_icu(text: str) -> str:
     """Quotes the apostrophes and braces of a text for an ICU message."""
     return regex.sub(r"[{}]+", r"'\g<0>'", text.replace("'", "''"))
+
+
+def unquoted_from_icu(text: str) -> str:
+    """Returns a text of an ICU message with plain apostrophes in its words."""
+    return regex.sub(r"(?<=\w)''(?=\w)", "'", text)
 
 
 def branches_of(span: str) -> list[Range]:

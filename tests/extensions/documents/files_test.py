@@ -167,6 +167,12 @@ UNUSUAL = [
     ("a.md", "+++\na\n+++\n1. 1 «b» [c]\n\n|«a»|«b» \\| «c»|\n|-|-|\n\n[c]: d"),
     ("a.xml", '<resources><string name="a">«a» &lt;b x="y">«c»&lt;/b></string></resources>'),
     ("a.txt", "\u202b«a»\u202c{x} «e\u0301» https://a.b/c %d%%\r\n"),
+    ("b.json", "[\"{n, plural, one {«It''s» # «file»} other {''{x}''}}\"]"),
+    (
+        "c.json",
+        '["«a» <i>{n, plural, one {«a» <b>#</b> «b»} other {{g, select, a {<b>«b»</b>}}}}</i>"]',
+    ),
+    ("d.html", "<p>{n, plural, one {<b>«a» &lt;</b> #} other {# <img/>}} <i>«a»</i> «b»"),
 ]
 
 
