@@ -44,7 +44,8 @@ def define_flags() -> None:
 def main() -> None:
     """Runs `translate_file` with the flags."""
     app.load_engine(FLAGS.model_dir)
-    from keras_transformer.inference import batching, loading, tags  # slow to import
+    from keras_transformer.extensions.documents.protection import ways  # slow to import
+    from keras_transformer.inference import batching, loading, tags
 
     batching.use_cores_for_batches(os.cpu_count() or 1)  # files have more sentences than cores
     settings = config_flags.config_settings()
@@ -67,5 +68,4 @@ def main() -> None:
         overwrite=FLAGS.overwrite,
     )
     texts = counts.pop("texts")
-    ways = ", ".join(f"{count:,} {way}" for way, count in counts.items())
-    print(f"Wrote {FLAGS.output}: {texts:,} texts. Sentences with spans: {ways}.")
+    print(f"Wrote {FLAGS.output}: {texts:,} texts. {ways(counts)}")

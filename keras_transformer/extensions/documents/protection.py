@@ -21,6 +21,7 @@ translator: an element without words is placed before the word that follows it, 
 
 from __future__ import annotations
 
+import bisect
 import collections
 import functools
 import html
@@ -87,23 +88,30 @@ def translate_texts(
     texts: Sequence[str],
     source_tag: str = "",
     lines: Sequence[int] = range(1, sys.maxsize),
-) -> tuple[list[str], list[str]]:
+) -> tuple[list[str], collections.Counter[str], list[str]]:
     """Translates texts of any number of sentences, which may begin with the tag of a language.
 
-    Line breaks, indents and gaps of several spaces stay. Returns remarks, too, with the numbers of
-    `lines`.
+    Line breaks, indents and gaps of several spaces stay. The results are those of
+    `translate_tokens`.
     """
-    outputs, remarks = list(texts), list[str]()
+    outputs, statuses, remarks = list(texts), collections.Counter[str](), list[str]()
     tagged = [split_tags(text, model.symbols) for text in texts]
     for tag in dict.fromkeys(tag for tag, _ in tagged):
         chosen = [index for index, (other, _) in enumerate(tagged) if other == tag]
         fragments = [tokenize(tagged[index][1], frozenset(), False) for index in chosen]
         numbers, tags = [lines[index] for index in chosen], f"{source_tag} {tag}".strip()
-        found, _, new = translate_tokens(model, fragments, (), tags, without_entities, numbers)
+        found, counts, new = translate_tokens(model, fragments, (), tags, without_entities, numbers)
+        statuses += counts
         remarks += new
         for index, output in zip(chosen, found, strict=True):
             outputs[index] = output
-    return outputs, remarks
+    return outputs, statuses, remarks
+
+
+def ways(statuses: Mapping[str, int]) -> str:
+    """Returns the sentence that tells a user in which ways spans were kept."""
+    counts = ", ".join(f"{statuses[status]:,} {status}" for status in STATUSES)
+    return f"Sentences with spans: {counts}."
 
 
 def has_option(model: Engine, text: str) -> bool:
@@ -221,14 +229,17 @@ def _masked(
             fields = term, "word", annotated(translation)
         items.append((start, end, Word("", *fields)))
         found.append((start, end))
+    found.sort()
+    messages = {span for span in found if spans.branches_of(text[slice(*span)])}
     offset = position = 0
     for token in tokens:
         offset += len(token.text)
         if token.kind != "text":  # a tag within another span is moved out of it
-            around = (span for span in found if span[0] < offset < span[1])
-            start, end = next(around, (offset, offset))
+            before = bisect.bisect_left(found, (offset,)) - 1  # the last one that starts before it
+            is_inside = before >= 0 and offset < found[before][1]
+            start, end = found[before] if is_inside else (offset, offset)
             # The order of the tags of a DOCX file cannot change.
-            if token.name != "run" and spans.branches_of(text[start:end]):
+            if token.name != "run" and (start, end) in messages:
                 inner[start, end].append((offset - start, offset - start, token.raw))
                 continue
             position = max(position, end if token.kind == "close" else start)

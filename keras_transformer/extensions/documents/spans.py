@@ -41,7 +41,7 @@ _PATTERNS = {
     r"|(?<![\w.])(?!\d{1,2}\.\d{1,2}\.\d{4}\b|\d{1,3}(?:\.\d{3})+\b)"
     r"\d+(?:\.\d+){2,}(?:[-+.]?\w+)*",
     # snake_case, camelCase, function(), AB-12 and hexadecimal numbers
-    "identifier": r"\b(?=\w*_)\w*[^\W_]\w*\b|\b[a-z]+(?:[A-Z][a-z0-9]+)+\b"
+    "identifier": r"\b(?=\w*[^\W_]_+[^\W_]|__+[^\W_])\w+\b|\b[a-z]+(?:[A-Z][a-z0-9]+)+\b"
     r"|\b[A-Za-z_]\w*(?:\.\w+)*\(\)|\b[A-Z]{2,}-?\d[\dA-Z]*(?:-[\dA-Z]+)*\b"
     r"|\b(?=\d*[a-f])(?=[a-f]*\d)[\da-f]{7,}(?:-[\da-f]+)*\b",
     "emoji": rf"(?:{_EMOJI}(?:\u200D\p{{Extended_Pictographic}}\uFE0F?[\U0001F3FB-\U0001F3FF]?)*"

@@ -168,7 +168,8 @@ UNUSUAL = [
     ("a.xml", '<resources><string name="a">«a» &lt;b x="y">«c»&lt;/b></string></resources>'),
     (
         "b.md",
-        "> [!NOTE]\n> «a b»\n\n[^1]: «a b»[^1]\n\n«a» <code>b *c*</code> <i translate='no'>d</i> «e»<br>",
+        "> [!NOTE]\n> «a b»\n\n[^1]: «a b»[^1]\n\n"
+        "«a» <code>b *c*</code> <i translate='no'>d</i> «e»<br>",
     ),
     ("b.srt", "1\n00:00:01,0 --> 00:00:02,0\n«a» &amp; &lt;3 «b» &nbsp;«c» &#39;«d»&#39;\n"),
     ("e.json", '["«a» {{{b}}} <c> «d»", "«a» &nbsp;«b» 5 &lt; 6"]'),
