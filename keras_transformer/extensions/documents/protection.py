@@ -221,7 +221,7 @@ def _masked(
     """
     text = "".join(token.text for token in tokens)
     found = spans.find_spans(text, patterns)
-    inner = {span: list[tuple[int, int, str]]() for span in found}  # tags inside of messages
+    inner = {span: list[tuple[int, int, str]]() for span in found}  # tags in its branches
     items = list[tuple[int, int, Word]]()
     for start, end, translation in glossary.find(text, found) if glossary else ():
         term, fields = text[start:end], (translation, "span", "term")
