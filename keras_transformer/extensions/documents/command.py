@@ -44,8 +44,7 @@ def define_flags() -> None:
 def main() -> None:
     """Runs `translate_file` with the flags."""
     app.load_engine(FLAGS.model_dir)
-    from keras_transformer.extensions.documents.protection import ways  # slow to import
-    from keras_transformer.inference import batching, loading, tags
+    from keras_transformer.inference import batching, loading, tags  # slow to import
 
     batching.use_cores_for_batches(os.cpu_count() or 1)  # files have more sentences than cores
     settings = config_flags.config_settings()
@@ -67,5 +66,7 @@ def main() -> None:
         casing=FLAGS.casing,
         overwrite=FLAGS.overwrite,
     )
+    from keras_transformer.extensions.documents.protection import ways  # needs the extra
+
     texts = counts.pop("texts")
     print(f"Wrote {FLAGS.output}: {texts:,} texts. {ways(counts)}")
