@@ -12,7 +12,7 @@ translations in its reference. Each sentence has a separate glossary:
 - `wrong`: the same terms, each with the translation of a term of another sentence;
 - `unseen`: the same terms with invented words, the letters of the translations in reverse order.
 
-The model must be trained with `prepare --augment=terms:0.1`.
+The model must be trained with `prepare --augment=terms:0.4`.
 
 Prints one JSON object. For each condition, `surface` is the share of the terms whose translation is
 in the output, and `stem` the same for the stems of its words, with hard terms, soft terms and no

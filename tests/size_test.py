@@ -31,7 +31,7 @@ FEATURES = {
     "faults from outside": (295, 42, 442, 0, 0, 1),
     "real text and alignments": (377, 1_454, 1_623, 169, 17, 15),
     "terms and quality": (403, 411, 458, 168, 111, 3),
-    "models of other toolkits": (346, 578, 1_340, 0, 164, 3),
+    "models of other toolkits": (347, 578, 1_340, 0, 164, 3),
 }
 # The lines that were planned for the core and the extensions. Real text, with alignments and the
 # changes of training pairs, has about 600 more. The others, and the package, have less.
@@ -48,7 +48,7 @@ FOLDERS = {
     "api": 458,
     "cli": 861,
     "config": 527,
-    "data": 2_041,
+    "data": 2_042,
     "decoding": 1_001,
     "evaluation": 295,
     "export": 1_597,

@@ -105,8 +105,9 @@ class PrepareOptions:
                 )
 
     def all_symbols(self) -> tuple[str, ...]:
-        """The symbols, including the tag."""
-        tags = [] if self.source_tag is None else self.source_tag.split()
+        """The symbols, including the tag. Two languages, ">>deu<< >>eng<<", are two symbols."""
+        tag = self.source_tag
+        tags = [] if tag is None else tag.split() if tag.startswith(">>") else [tag]
         return tuple(dict.fromkeys([*(self.symbols or ()), *tags]))
 
     def learn(self, lines: Iterable[bytes], symbols: Sequence[str] = ()) -> bytes:
