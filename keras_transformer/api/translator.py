@@ -183,7 +183,7 @@ class Translator:
         if has_options:
             with_options = plugins.find("text_options", "document").with_options
             model = with_options(model, glossary, terms, casing)
-        split, remarks = translate.split_texts(model, lines, is_plain and document, "", 0)
+        split, remarks, _ = translate.split_texts(model, lines, is_plain and document, "", 0)
         for remark in remarks:
             warnings.warn(remark, stacklevel=2)
         counts = token_counts(model.lengths, lines)

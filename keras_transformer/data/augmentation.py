@@ -72,7 +72,7 @@ def installed(
         kinds = {kind for kind in extension.kinds if shares.get(kind)}
         if kinds and all(side.issuperset(extension.symbols) for side in pieces):
             used[name] = extension
-        elif needed := kinds - {*DEFAULT_SHARES}:
+        elif needed := {kind for kind in kinds if shares[kind] != DEFAULT_SHARES.get(kind)}:
             raise InputError(
                 f"The vocabulary lacks the symbols of augment={min(needed)}. Learn a new one, or "
                 "leave this change out."

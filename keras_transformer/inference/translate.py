@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_transformer import plugins
+from keras_transformer import console, plugins
 from keras_transformer.errors import InputError, check_names, require
 from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.metrics import Scores
@@ -66,8 +66,10 @@ def translate_lines(
 
 def split_texts(
     model: Engine, lines: Sequence[str], document: bool | None, source_tag: str, first_line: int
-) -> tuple[dict[int, str], list[str]]:
-    """Translates lines sentence by sentence. Returns the translations by index, and remarks.
+) -> tuple[dict[int, str], list[str], str]:
+    """Translates lines sentence by sentence.
+
+    Returns the translations by index, remarks, and in which ways protected spans were kept.
 
     With `document`, these are all lines. Otherwise they are the lines with terms of the model's
     glossary or in capitals (`Engine.casing`), and by default (None) also the lines with several
@@ -77,7 +79,7 @@ def split_texts(
     if document or has_default or model.glossary is not None or model.casing == "auto":
         translate = plugins.find("text_options", "document").translate
         return translate(model, lines, document, source_tag, first_line)
-    return {}, []
+    return {}, [], ""
 
 
 def translate_verbose(
@@ -323,7 +325,9 @@ def translate_to_text(
     is_plain = format == "text" and prefixes is None
     split, warnings = dict[int, str](), list[str]()
     if is_plain:
-        split, warnings = split_texts(model, lines, document, source_tag, first_line)
+        split, warnings, ways = split_texts(model, lines, document, source_tag, first_line)
+        if document:
+            console.info(ways)
     lines = [add_tag(line, source_tag) for line in lines]
     counts = token_counts(model.lengths, lines)
     unknown = unknown_token_remark(counts, range(first_line, sys.maxsize))

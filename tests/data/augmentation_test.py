@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from keras_transformer import plugins
+from keras_transformer.data.options import DEFAULT_SHARES
 from keras_transformer.data.prepare import PrepareOptions, prepare
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import InputError
 from keras_transformer.text.symbols import SYMBOLS
 from keras_transformer.text.vocabulary import Vocabulary
+from tests.builders import refuses
 from tests.data.corpora import SMALL, Pairs, numbered, texts, tree
 from tests.messages import tells
 
@@ -56,12 +58,16 @@ def test_a_given_vocabulary_decides_about_symbols(tmp_path):
     prepare([Pairs(numbered(30))], tmp_path / "plain", SMALL)
     assert Vocabulary.load(tmp_path / "plain").symbol_ids is None
     prepare([Pairs(numbered(30))], tmp_path / "symbols", AUGMENTED)
-    for name, expected in (("plain", False), ("symbols", True)):
+    default = dataclasses.replace(SMALL, augment=DEFAULT_SHARES)
+    for name, options, expected in (("plain", default, False), ("symbols", AUGMENTED, True)):
         given = Vocabulary.load(tmp_path / name)
-        data = prepare([Pairs(numbered(50))], tmp_path / "d" / name, AUGMENTED, vocab_from=given)
+        data = prepare([Pairs(numbered(50))], tmp_path / "d" / name, options, vocab_from=given)
         assert Vocabulary.load(data).fingerprint == given.fingerprint
         assert bool(with_symbols(texts(data.directory, "train"))) == expected
         assert bool(data.report["augmented"]) == expected
+    given = {"vocab_from": Vocabulary.load(tmp_path / "plain"), "options": AUGMENTED}
+    given |= {"corpora": [Pairs(numbered(50))], "output_dir": tmp_path / "e"}
+    refuses(prepare, given, "lacks the symbols", "augment=spans")
 
 
 def test_pairs_that_would_become_too_long_stay_as_they_are(tmp_path):

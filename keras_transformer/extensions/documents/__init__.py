@@ -69,11 +69,11 @@ def share_of_several(texts: Sequence[str]) -> float | None:
 
 def translate(
     model: Any, texts: Sequence[str], document: bool | None, source_tag: str, first_line: int
-) -> tuple[dict[int, str], list[str]]:
+) -> tuple[dict[int, str], list[str], str]:
     """Translates all texts, or those with several sentences or to which other options apply.
 
     `document` is as in `inference.translate.split_texts`. Returns the translations by the indices
-    of the texts, and remarks, which count the texts from `first_line`.
+    of the texts, remarks, which count the texts from `first_line`, and the ways of the spans.
     """
     chosen, split = {*range(len(texts))}, _splitter()
     if not document:
@@ -92,14 +92,15 @@ def translate(
                 )
             chosen |= several
     if not chosen:
-        return {}, []
+        return {}, [], ""
     with needs_extra("documents", "--document"):
-        from keras_transformer.extensions.documents.protection import translate_texts
+        from keras_transformer.extensions.documents.protection import translate_texts, ways
 
     indices = sorted(chosen)
     lines = [first_line + index for index in indices]
-    outputs, remarks = translate_texts(model, [texts[i] for i in indices], source_tag, lines)
-    return dict(zip(indices, outputs, strict=True)), remarks
+    chosen_texts = [texts[index] for index in indices]
+    outputs, statuses, remarks = translate_texts(model, chosen_texts, source_tag, lines)
+    return dict(zip(indices, outputs, strict=True)), remarks, ways(statuses)
 
 
 def translate_file(

@@ -13,20 +13,20 @@ import regex
 
 from keras_transformer.extensions.documents.placement import Word
 
-_FEWEST_LETTERS, _LONGEST_WORD = 8, 5
+_FEWEST_LETTERS, _LONGEST_WORD, _ENOUGH_LETTERS = 8, 5, 16
 _CAPITALS = regex.compile(r"[\p{Lu}\p{M}ß]+")  # ß is often written in words in capitals
 _ENGLISH_I = regex.compile(r"(?<!\p{L})i(?=$|['’])")
 
 
 def is_in_capitals(text: str) -> bool:
-    """Returns whether a text has 8 letters, all capitals, and a word of 5.
+    """Returns whether a text has 8 letters, all capitals, and either a word of 5 or 16 in all.
 
     So NATO, USA! and UK, US, EU are not enough.
     """
     words = regex.findall(r"[\p{L}\p{M}]+", text)
     letters = "".join(words)
     is_long = len(letters) >= _FEWEST_LETTERS and max(map(len, words)) >= _LONGEST_WORD
-    return is_long and _CAPITALS.fullmatch(letters) is not None
+    return (is_long or len(letters) >= _ENOUGH_LETTERS) and _CAPITALS.fullmatch(letters) is not None
 
 
 def sentence_case(words: list[Word], language: str | None) -> list[Word]:

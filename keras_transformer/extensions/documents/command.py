@@ -66,6 +66,7 @@ def main() -> None:
         casing=FLAGS.casing,
         overwrite=FLAGS.overwrite,
     )
+    from keras_transformer.extensions.documents.protection import ways  # needs the extra
+
     texts = counts.pop("texts")
-    ways = ", ".join(f"{count:,} {way}" for way, count in counts.items())
-    print(f"Wrote {FLAGS.output}: {texts:,} texts. Sentences with spans: {ways}.")
+    print(f"Wrote {FLAGS.output}: {texts:,} texts. {ways(counts)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Iterator
 from typing import NamedTuple, NoReturn
 
 import regex
@@ -20,7 +21,7 @@ _TAG = regex.compile(
     |(?P<entity>&[A-Za-z][\w.-]*;)""",
     regex.VERBOSE | regex.DOTALL,
 )
-_NOT_TRANSLATED = regex.compile(r"""\b(?:translate\s*=\s*["']?no|mtype\s*=\s*["']protected)\b""")
+_NOT_TRANSLATED = regex.compile(r"""\s(?:translate\s*=\s*["']?no|mtype\s*=\s*["']protected)\b""")
 
 
 class Token(NamedTuple):
@@ -57,7 +58,13 @@ def tokenize(text: str, copied: frozenset[str] = COPIED, has_entities: bool = Tr
 
     The elements `copied` become one token with their content, as do those with `translate="no"`.
     """
-    tokens: list[Token] = []
+    return [*tokens_of(text, copied, has_entities)]
+
+
+def tokens_of(
+    text: str, copied: frozenset[str] = COPIED, has_entities: bool = True
+) -> Iterator[Token]:
+    """Yields the tokens of `tokenize`."""
     cursor = position = 0
     while match := _TAG.search(text, position):
         position = match.end()
@@ -70,10 +77,11 @@ def tokenize(text: str, copied: frozenset[str] = COPIED, has_entities: bool = Tr
         if kind == "open" and (name in copied or _NOT_TRANSLATED.search(match["attributes"])):
             kind, position = "empty", _end_of_element(text, position, name)
         if cursor < match.start():
-            tokens.append(text_token(text[cursor : match.start()], has_entities))
-        tokens.append(Token(kind, text[match.start() : position], name))
+            yield text_token(text[cursor : match.start()], has_entities)
+        yield Token(kind, text[match.start() : position], name)
         cursor = position
-    return [*tokens, text_token(text[cursor:], has_entities)] if cursor < len(text) else tokens
+    if cursor < len(text):
+        yield text_token(text[cursor:], has_entities)
 
 
 def _end_of_element(text: str, position: int, name: str) -> int:

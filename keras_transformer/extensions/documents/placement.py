@@ -110,7 +110,9 @@ class _Placement:
             self.output += self.words[position:begin]
             if begin < end:
                 self.output.append(self.source[mark]._replace(gap=self.words[begin].gap))
-                self.words[begin] = self.words[begin]._replace(gap="")
+                # A tag without an end tag is like a word, with a space behind it.
+                gap = "" if self.source[self.ends[mark]].text else self.source[mark + 1].gap
+                self.words[begin] = self.words[begin]._replace(gap=gap)
                 self.write(mark + 1, self.ends[mark], begin, end)
                 self.output.append(self.source[self.ends[mark]]._replace(gap=""))
             else:

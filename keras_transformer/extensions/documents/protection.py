@@ -21,6 +21,7 @@ translator: an element without words is placed before the word that follows it, 
 
 from __future__ import annotations
 
+import bisect
 import collections
 import functools
 import html
@@ -66,7 +67,10 @@ _Way: TypeAlias = Callable[[Words], Mapping[int, str]]
 
 def with_entities(word: Word) -> str:
     """Returns the characters of a word in a file with entities."""
-    return word.text if word.is_tag else html.escape(word.text, quote=False)
+    if not spans.branches_of(word.text):
+        return word.text if word.is_tag else html.escape(word.text, quote=False)
+    tokens = tokenize(word.text, frozenset(), False)  # a message may have tags in its branches
+    return "".join(html.escape(t.raw, quote=False) if t.kind == "text" else t.raw for t in tokens)
 
 
 def without_entities(word: Word) -> str:
@@ -84,23 +88,30 @@ def translate_texts(
     texts: Sequence[str],
     source_tag: str = "",
     lines: Sequence[int] = range(1, sys.maxsize),
-) -> tuple[list[str], list[str]]:
+) -> tuple[list[str], collections.Counter[str], list[str]]:
     """Translates texts of any number of sentences, which may begin with the tag of a language.
 
-    Line breaks, indents and gaps of several spaces stay. Returns remarks, too, with the numbers of
-    `lines`.
+    Line breaks, indents and gaps of several spaces stay. The results are those of
+    `translate_tokens`.
     """
-    outputs, remarks = list(texts), list[str]()
+    outputs, statuses, remarks = list(texts), collections.Counter[str](), list[str]()
     tagged = [split_tags(text, model.symbols) for text in texts]
     for tag in dict.fromkeys(tag for tag, _ in tagged):
         chosen = [index for index, (other, _) in enumerate(tagged) if other == tag]
         fragments = [tokenize(tagged[index][1], frozenset(), False) for index in chosen]
         numbers, tags = [lines[index] for index in chosen], f"{source_tag} {tag}".strip()
-        found, _, new = translate_tokens(model, fragments, (), tags, without_entities, numbers)
+        found, counts, new = translate_tokens(model, fragments, (), tags, without_entities, numbers)
+        statuses += counts
         remarks += new
         for index, output in zip(chosen, found, strict=True):
             outputs[index] = output
-    return outputs, remarks
+    return outputs, statuses, remarks
+
+
+def ways(statuses: Mapping[str, int]) -> str:
+    """Returns the sentence that tells a user in which ways spans were kept."""
+    counts = ", ".join(f"{statuses[status]:,} {status}" for status in STATUSES)
+    return f"Sentences with spans: {counts}."
 
 
 def has_option(model: Engine, text: str) -> bool:
@@ -210,21 +221,31 @@ def _masked(
     """
     text = "".join(token.text for token in tokens)
     found = spans.find_spans(text, patterns)
-    items = [(*span, Word("", text[slice(*span)], "span")) for span in found]
+    inner = {span: list[tuple[int, int, str]]() for span in found}  # tags in its branches
+    items = list[tuple[int, int, Word]]()
     for start, end, translation in glossary.find(text, found) if glossary else ():
         term, fields = text[start:end], (translation, "span", "term")
         if glossary.is_soft:
             fields = term, "word", annotated(translation)
         items.append((start, end, Word("", *fields)))
         found.append((start, end))
+    found.sort()
+    messages = {span for span in found if spans.branches_of(text[slice(*span)])}
     offset = position = 0
     for token in tokens:
         offset += len(token.text)
-        if token.kind != "text":  # a tag within a span is moved out of it
-            around = (span for span in found if span[0] < offset < span[1])
-            start, end = next(around, (offset, offset))
+        if token.kind != "text":  # a tag within another span is moved out of it
+            before = bisect.bisect_left(found, (offset,)) - 1  # the last one that starts before it
+            is_inside = before >= 0 and offset < found[before][1]
+            start, end = found[before] if is_inside else (offset, offset)
+            # The order of the tags of a DOCX file cannot change.
+            if token.name != "run" and (start, end) in messages:
+                inner[start, end].append((offset - start, offset - start, token.raw))
+                continue
             position = max(position, end if token.kind == "close" else start)
             items.append((position, position, Word("", token.raw, token.kind, token.name)))
+    for (start, end), tags in inner.items():
+        items.append((start, end, Word("", spans.spliced(text[start:end], tags), "span")))
     items.sort(key=lambda item: item[:2])
     marks = [(start, end, TAG if word.is_tag else _SPAN) for start, end, word in items]
     return spans.spliced(text, marks), (word for *_, word in items)
@@ -267,7 +288,10 @@ def _messages(
     texts = [span[slice(*branch)] for span, branches in found.items() for branch in branches]
     if not texts:
         return {}
-    fragments = [[text_token(text, has_entities=False)] for text in texts]
+    fragments = [
+        [token._replace(text=spans.unquoted_from_icu(token.text)) for token in tokens]
+        for tokens in (tokenize(text, has_entities=False) for text in texts)
+    ]
     patterns = [*patterns, *spans.BRANCH_PATTERNS]
     outputs, *_ = translate_tokens(model, fragments, patterns, tag, quoted_for_icu)
     new = iter(outputs)

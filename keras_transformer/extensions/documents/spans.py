@@ -29,8 +29,9 @@ _PATTERNS = {
     r"""|(?<!\w)[A-Za-z]:(?:\\[^\s\\/:*?"<>|]+)*\\[^\s\\/:*?"<>|.,;!)\]»”。，、]+(?:\.\w+)?"""
     r"|(?<![\w./-])(?:[\w.-]+/)*[\w-]+\.(?:csv|docx?|exe|gif|html?|jpe?g|js|json|md|pdf|png|py|sh|txt|xlsx?|xml|"
     r"ya?ml|zip)\b",
+    "entity": r"&(?:#\d+|#[xX][\da-fA-F]+|[A-Za-z]\w+);",
     # {name}, {0}, {n, number}, {\an8}, {{name}}, {% if x %}, <%= x %>, ${name}, #{name}, %{name}
-    "variable": r"\{\{[^{}]*\}\}|\{%[^{}]*%\}|<%[^<>]*%>|[$#%]?\{[^{}\s,]+(?:\s*,[^{}]*)?\}",
+    "variable": r"\{{2,3}[^{}]*\}{2,3}|\{%[^{}]*%\}|<%[^<>]*%>|[$#%]?\{[^{}\s,]+(?:\s*,[^{}]*)?\}",
     "format": r"%\(\w+\)[-+0# ]*[\d.]*[a-zA-Z]|%%|%\w+%(?![\w(%])"
     r"|(?<!\d)%(?:\d+\$)?[-+0#]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh?|ll?|[jztLq])?"
     r"[diouxXeEfFgGaAcsp@]",
@@ -40,7 +41,7 @@ _PATTERNS = {
     r"|(?<![\w.])(?!\d{1,2}\.\d{1,2}\.\d{4}\b|\d{1,3}(?:\.\d{3})+\b)"
     r"\d+(?:\.\d+){2,}(?:[-+.]?\w+)*",
     # snake_case, camelCase, function(), AB-12 and hexadecimal numbers
-    "identifier": r"\b(?=\w*_)\w*[^\W_]\w*\b|\b[a-z]+(?:[A-Z][a-z0-9]+)+\b"
+    "identifier": r"\b(?=\w*[^\W_]_+[^\W_]|__+[^\W_])\w+\b|\b[a-z]+(?:[A-Z][a-z0-9]+)+\b"
     r"|\b[A-Za-z_]\w*(?:\.\w+)*\(\)|\b[A-Z]{2,}-?\d[\dA-Z]*(?:-[\dA-Z]+)*\b"
     r"|\b(?=\d*[a-f])(?=[a-f]*\d)[\da-f]{7,}(?:-[\da-f]+)*\b",
     "emoji": rf"(?:{_EMOJI}(?:\u200D\p{{Extended_Pictographic}}\uFE0F?[\U0001F3FB-\U0001F3FF]?)*"
@@ -57,8 +58,8 @@ _ICU = regex.compile(
     regex.VERBOSE,
 )
 _COMPILED = [regex.compile(pattern, regex.VERSION1) for pattern in _PATTERNS.values()]
-# The number of a plural, and quoted text, are protected inside of branches.
-BRANCH_PATTERNS = (r"(?<!\w)#(?!\w)", r"'[{}#|][^']*'")
+# The number of a plural, quoted text and apostrophes outside of words are protected in branches.
+BRANCH_PATTERNS = (r"(?<!\w)#(?!\w)", r"'[{}#|][^']*'", r"''")
 
 
 Range = tuple[int, int]  # the first character, and the one after the last
@@ -116,6 +117,11 @@ def outside(ranges: Iterable[Range], taken: Sequence[Range]) -> list[Range]:
 def quote_for_icu(text: str) -> str:
     """Quotes the apostrophes and braces of a text for an ICU message."""
     return regex.sub(r"[{}]+", r"'\g<0>'", text.replace("'", "''"))
+
+
+def unquoted_from_icu(text: str) -> str:
+    """Returns a text of an ICU message with plain apostrophes in its words."""
+    return regex.sub(r"(?<=\w)''(?=\w)", "'", text)
 
 
 def branches_of(span: str) -> list[Range]:

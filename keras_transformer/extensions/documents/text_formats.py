@@ -15,7 +15,13 @@ import regex
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import normalizeReference
 
-from keras_transformer.extensions.documents.markup import Token, broken, text_token, tokenize
+from keras_transformer.extensions.documents.markup import (
+    Token,
+    broken,
+    text_token,
+    tokenize,
+    tokens_of,
+)
 
 # Elements of HTML inside of a sentence. "" are comments and entities.
 _INLINE = frozenset(
@@ -171,7 +177,8 @@ def _wrapped(lines: int, newline: str, text: str) -> str:
 
 _MARKDOWN = regex.compile(
     r"""(?P<empty>(?<!`)(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)|<[A-Za-z][\w+.-]*:[^\s<>]*>
-    |<[^\s<>@]+@[^\s<>]+>|<!--.*?-->|&\#?\w+;|\\[!-/:-@\[-`{-~]|^\[[\ xX]\](?=\s)|\[\^[^\]]+\])
+    |<[^\s<>@]+@[^\s<>]+>|<!--.*?-->|&\#?\w+;|\\[!-/:-@\[-`{-~]|^\[[\ xX]\](?=\s)
+    |^\[\^[^\]]+\]:|\[\^[^\]]+\]|^\[!\w+\])
     |(?P<tag></?[A-Za-z][^<>]*>)
     |(?P<label>!?\[[^\[\]*_`]+\](?:\[\])?(?![\[(]))
     |(?P<close>\](?:\((?:[^()\s]|\([^()]*\))*(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)|\[[^\]]*\])?
@@ -207,7 +214,8 @@ def markdown_units(text: str, label: str) -> Iterator[Unit]:
             if line and position >= 0:
                 cursor = position + len(line)
                 group.append((position, line.removesuffix("\\")))
-            if group and regex.search(r"\\$|  $", content):  # a line break in the output
+            # A line break in the output, and the line of a marker such as [!NOTE].
+            if group and regex.search(r"\\$|  $|^\s*\[!\w+\]\s*$", content):
                 yield _markdown_unit(group, references)
                 group = []
         if group:
@@ -219,6 +227,8 @@ def _markdown_unit(lines: Sequence[tuple[int, str]], references: Container[str])
     tokens: list[Token] = []
     cursor = 0
     for match in _MARKDOWN.finditer(text):
+        if match.start() < cursor:
+            continue  # it is inside of an element that is copied
         kind, raw = str(match.lastgroup), match[0]
         name = raw if raw[0] in "*_~" else "["
         if kind == "label":  # a link whose text is also its label, or text in brackets
@@ -226,9 +236,11 @@ def _markdown_unit(lines: Sequence[tuple[int, str]], references: Container[str])
                 continue
             kind = "empty"
         elif kind == "tag":
-            kind, _, name, _ = tokenize(raw, frozenset(), has_entities=False)[0]
+            kind, raw, name, _ = next(tokens_of(text[match.start() :], has_entities=False))
+            if kind == "text":
+                continue
         tokens += [text_token(text[cursor : match.start()], False)] * (cursor < match.start())
         tokens.append(Token(kind, raw, name))
-        cursor = match.end()
+        cursor = match.start() + len(raw)
     tokens += [text_token(text[cursor:], False)] * (cursor < len(text))
     return Unit(lines[0][0], lines[-1][0] + len(lines[-1][1]), tokens)

@@ -10,7 +10,7 @@ import html
 import io
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pyexpat import ErrorString, ExpatError, ParserCreate
 from typing import Any, NamedTuple
 
@@ -107,7 +107,8 @@ def xliff_units(text: str, label: str) -> Iterator[Unit]:
             tokens = [t._replace(text=html.unescape(t.raw) * (t.kind == "text")) for t in tokens]
         opening, ending = opening + before, f"{after}</{name}>"
         if content.strip():
-            yield Unit(start, end, tokens, opening=opening, ending=ending, is_new=True)
+            render = _writer(before, content)
+            yield Unit(start, end, tokens, render, opening, ending, is_new=True)
 
 
 def android_units(text: str, label: str) -> Iterator[Unit]:
@@ -121,7 +122,18 @@ def android_units(text: str, label: str) -> Iterator[Unit]:
         source = regex.sub(r"\\(['\"])", r"\1", quoted[2])
         if source and not regex.fullmatch(r"[@?][\w:.]+/[\w.]+", source):
             start, end = (extent.inner + len(before) + index for index in quoted.span(2))
-            yield Unit(start, end, tokenize(source, copied=frozenset({"xliff:g"})))
+            tokens = tokenize(source, copied=frozenset({"xliff:g"}))
+            yield Unit(start, end, tokens, _writer(before, source))
+
+
+def _writer(before: str, content: str) -> Callable[[str], str]:
+    """Returns what writes a translation: without entities in a CDATA section of plain text."""
+    is_plain = before and html.unescape(content) == content and "<" not in content
+    return _cdata_text if is_plain else str
+
+
+def _cdata_text(text: str) -> str:
+    return html.unescape(text).replace("]]>", "]]]]><![CDATA[>")
 
 
 def android_word(word: Word) -> str:

@@ -251,7 +251,7 @@ class Client:
         if document or options:
             engine = ServerEngine(self.address, self)
             engine = plugins.find("text_options", "document").with_options(engine, **options)
-            texts, remarks = split_texts(engine, lines, document, source_tag or "", 1)
+            texts, remarks, _ = split_texts(engine, lines, document, source_tag or "", 1)
             for remark in remarks:
                 warnings.warn(remark, stacklevel=2)
         rows = outputs_by_line(

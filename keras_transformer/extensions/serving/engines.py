@@ -71,7 +71,7 @@ def with_sentences(version: Version, document: bool | None, **options: Any) -> V
 
     def call(columns: Mapping[str, Any]) -> Arrays:
         texts = [text.decode(errors="replace") for text in columns["text"]]
-        split, _ = split_texts(version.engine, texts, document, "", 1)
+        split, *_ = split_texts(version.engine, texts, document, "", 1)
         others = [b"" if i in split else text for i, text in enumerate(columns["text"])]
         outputs = default.call({"text": np.array(others, object)})
         translations = outputs["translations"].copy()

@@ -16,7 +16,7 @@ from keras_transformer.export.saved_model import exporter as saved_model
 from keras_transformer.inference import loading, translate
 from keras_transformer.layers import masks
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.builders import weekly
+from tests.builders import refuses, weekly
 from tests.conftest import PHRASES
 from tests.export.model_variants import make_run
 from tests.messages import mentions, tells
@@ -80,6 +80,23 @@ def test_every_signature_must_give_the_scores_of_the_run(of_run, wrong):
     with refused or contextlib.nullcontext():
         engine = SimpleNamespace(call=call)
         saved_model.EXPORTER.compare_signatures(translator, engine, PHRASES)
+
+
+def test_qualities_are_compared_where_the_translations_are_equal():
+    scores, own = np.zeros((1, 2)), {"translations": tf.constant([["a", "b"]])}
+    own |= {"quality": tf.constant([[0.5, 0.4]])}
+    translator = SimpleNamespace(
+        config=SimpleNamespace(length_penalty=0.6),
+        quality=True,
+        translate_to_ids=lambda _: SimpleNamespace(scores=tf.constant(scores)),
+        translate_verbose=lambda *_: own,
+    )
+    found = {"scores": scores, "quality": np.array([[0.5, 0.9]])}
+    engine = SimpleNamespace(call=lambda calls: [found for _ in calls])
+    found["translations"] = np.array([[b"a", b"c"]], object)
+    saved_model.EXPORTER.compare_signatures(translator, engine, ["x"])
+    found["translations"] = np.array([[b"a", b"b"]], object)
+    refuses(saved_model.EXPORTER.compare_signatures, (translator, engine, ["x"]), "quality")
 
 
 def test_details_equal_those_of_the_run(of_run, loaded):

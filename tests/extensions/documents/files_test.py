@@ -166,7 +166,22 @@ UNUSUAL = [
     ("a.vtt", "WEBVTT\n00:01.0 --> 00:02.0\n<v A><i>«b»</i>"),
     ("a.md", "+++\na\n+++\n1. 1 «b» [c]\n\n|«a»|«b» \\| «c»|\n|-|-|\n\n[c]: d"),
     ("a.xml", '<resources><string name="a">«a» &lt;b x="y">«c»&lt;/b></string></resources>'),
+    (
+        "b.md",
+        "> [!NOTE]\n> «a b»\n\n[^1]: «a b»[^1]\n\n"
+        "«a» <code>b *c*</code> <i translate='no'>d</i> «e»<br>",
+    ),
+    ("b.srt", "1\n00:00:01,0 --> 00:00:02,0\n«a» &amp; &lt;3 «b» &nbsp;«c» &#39;«d»&#39;\n"),
+    ("e.json", '["«a» {{{b}}} <c> «d»", "«a» &nbsp;«b» 5 &lt; 6"]'),
+    ("e.html", "<p data-translate='no'>«a» <a href='?translate=no'>«b»</a>"),
+    ("b.xml", '<resources><string name="a"><![CDATA[«a & b»]]></string></resources>'),
     ("a.txt", "\u202b«a»\u202c{x} «e\u0301» https://a.b/c %d%%\r\n"),
+    ("b.json", "[\"{n, plural, one {«It''s» # «file»} other {''{x}''}}\"]"),
+    (
+        "c.json",
+        '["«a» <i>{n, plural, one {«a» <b>#</b> «b»} other {{g, select, a {<b>«b»</b>}}}}</i>"]',
+    ),
+    ("d.html", "<p>{n, plural, one {<b>«a» &lt;</b> #} other {# <img/>}} <i>«a»</i> «b»"),
 ]
 
 
@@ -183,6 +198,10 @@ def test_line_breaks_of_strings(tmp_path: Path) -> None:
     source = b"<source xml:space='preserve'><![CDATA[a\n<b>c</b> & d]]></source>"
     output = translated("a.xlf", b"<xliff><segment>%b</segment></xliff>" % source, tmp_path)
     assert b"<target><![CDATA[A\n<b>C</b> &amp; D]]></target>" in output
+    model = fake_engine(lambda text: "a & b]]>")
+    source = b"<xliff><segment><source><![CDATA[a]]></source></segment></xliff>"
+    root = etree.fromstring(translated("a.xlf", source, tmp_path, model=model))
+    assert root.findtext("*/target") == "a & b]]>"
 
 
 def test_byte_order_marks_stay_and_empty_translations_are_counted(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_each_term_is_in_the_output_with_every_model(text: str, kind: int) -> No
         fake_engine(str.upper, order=lambda size: [*range(size)][::-1], returns_alignments=True),
     )
     model = with_options(models[kind], {**TERMS, "dog": "Wand"})
-    [output], _ = translate_texts(model, [text])
+    [output], *_ = translate_texts(model, [text])
     plain = [word for word in text.split() if word not in ("<b>", "</b>")]
     expected = model.glossary.find(" ".join(plain), [])
     found = [translation for *_, translation in expected if translation != "nie"]
@@ -106,7 +106,7 @@ def test_each_term_is_in_the_output_with_every_model(text: str, kind: int) -> No
         assert output.count(translation) >= found.count(translation), (text, output)
     assert output.count("{x}") >= text.count("{x}"), "spans are not terms"
     soft = fake_engine(lambda line: re.sub("｟t.｠ ?", "", line).swapcase(), symbols=TERM_SYMBOLS)
-    [output], _ = translate_texts(with_options(soft, [(t, t) for t in TERMS], "soft"), [text])
+    [output], *_ = translate_texts(with_options(soft, [(t, t) for t in TERMS], "soft"), [text])
     assert letters(output) == letters(text) and output.count("{x}") == text.count("{x}")
 
 

@@ -153,6 +153,7 @@ def test_any_text_keeps_its_tags_and_the_identity_changes_nothing(raw: str) -> N
         ("a &amp; &lt; &brand; b", "&brand; b &lt; &amp; a"),
         ("see <code>ls &amp; cd</code> now", "<code>ls &amp; cd</code> now see"),
         ("<b>One dog.</b> Two cats.", "<b>dog. One</b> cats. Two"),
+        ("press <enter> to run", "<enter> run to press"),
         ('<p title="a>b">x y</p>', '<p title="a>b">y x</p>'),
     ],
 )

@@ -61,7 +61,7 @@ def fake_model(
 
 def translate_document(model: Engine, text: str) -> tuple[str, list[str]]:
     """Returns the translation of the lines of a text, and the remarks."""
-    outputs, remarks = translate_texts(model, text.split("\n"))
+    outputs, _, remarks = translate_texts(model, text.split("\n"))
     return "\n".join(outputs), remarks
 
 

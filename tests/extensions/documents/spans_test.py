@@ -31,8 +31,9 @@ MARKED = {
     ),
     "variable": (
         "|{name}| |{0}| |{{ user.name }}| |${x}| |#{x}| |%{x}|, not { } or {a b}",
-        "|{n, number, integer}| |{\\an8}|Text",
+        "|{n, number, integer}| |{\\an8}|Text |{{{raw}}}|",
     ),
+    "entity": ("a |&nbsp;|b 5 |&lt;| 6 |&#39;|c|&#xA0;|, not R&D; or a & b;",),
     "format": (
         "|%s| |%d|: |%1$s|, |%(name)s| |%5.2f| |%@| |%lld| |%%| |%USERNAME%|, not 100% sure or 5 %",
     ),
@@ -40,7 +41,7 @@ MARKED = {
     "version": ("|v2| and |1.2.3-beta|, |10.0.0.1|, not 2.0, 24.12.2026 or 1.234.567",),
     "identifier": (
         "|snake_case| |camelCase| |run()| |os.path()| |AB-12| |deadbeef1| |__init__|",
-        "not a Word, USA or 5th",
+        "not a Word, USA, 5th or _Open",
     ),
     "emoji": ("|\U0001f44d\U0001f3fd| |\U0001f468\u200d\U0001f469| |\u2764\ufe0f|, © ™ 3",),
     "symbol": ("typed |｟0｠| and |｟a｠|",),

@@ -42,7 +42,7 @@ def test_texts_are_split_by_default_if_the_model_was_trained_on_single_sentences
     documents._warn_once.cache_clear()
     model = model_of_single_sentences()
     for _ in range(2):
-        assert split_texts(model, LINES, None, "", 1) == ({1: CAPITALS[1]}, [])
+        assert split_texts(model, LINES, None, "", 1)[:2] == ({1: CAPITALS[1]}, [])
         text, [warning], _ = translate_to_text(model, LINES, document=None)
         assert text.split("\n") == [*CAPITALS, ""]
         assert tells(warning, "line 3", "empty")
@@ -55,7 +55,7 @@ def test_other_models_and_settings_split_nothing() -> None:
     for model, document in [
         (fake_engine(str), None), (several, None), (model_of_single_sentences(), False),
     ]:  # fmt: skip
-        assert split_texts(model, LINES, document, "", 1) == ({}, [])
+        assert split_texts(model, LINES, document, "", 1)[:2] == ({}, [])
     assert "A DOG. TWO {X}." in translate_to_text(fake_engine(str.upper), LINES)[0]
 
 
@@ -63,16 +63,20 @@ def test_nothing_is_split_by_default_without_the_packages(monkeypatch: pytest.Mo
     name = "keras_transformer.extensions.documents.sentences"
     monkeypatch.setitem(__import__("sys").modules, name, None)
     model = model_of_single_sentences()
-    assert split_texts(model, LINES, None, "", 1) == ({}, [])
+    assert split_texts(model, LINES, None, "", 1)[:2] == ({}, [])
     assert documents.share_of_several(LINES) is None
 
 
-def test_all_texts_are_split_on_request() -> None:
-    split, remarks = split_texts(fake_engine(str.upper, limit=4), ["A\nb c d e", "B"], True, "", 5)
+def test_all_texts_are_split_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    split, remarks, _ = split_texts(
+        fake_engine(str.upper, limit=4), ["A\nb c d e", "B"], True, "", 5
+    )
     assert split == {0: "A\nB C D E", 1: "B"}
     assert tells(remarks[0], "line 5", "3 parts")
     text, _, _ = translate_to_text(fake_engine(str.upper), ["x", "A. {b}"], document=True)
     assert text == "X\nA. {b}\n"
+    [line] = capsys.readouterr().err.splitlines()
+    assert tells(line, "spans", "0 symbols, 1 kept, 0 aligned")
 
 
 def test_a_translator_splits_texts() -> None:
