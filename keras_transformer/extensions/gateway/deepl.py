@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import datetime
 import io
@@ -78,10 +79,12 @@ async def _create(gateway: Gateway, request: Request, fields: Fields) -> Respons
         if not fields.get(name):
             raise RequestError(400, DEEPL.missing.format(name))
     source, target = (DEEPL.language(gateway, fields[f"{n}_lang"]) for n in ("source", "target"))
-    terms = _terms(str(fields["entries"]), str(fields.get("entries_format", "tsv")))
-    limit = gateway.settings.max_characters
-    if len(gateway.glossaries) >= _MAX_GLOSSARIES or len(str(fields["entries"])) > limit:
+    count = sum(key == request.state.key for key, _ in gateway.glossaries)
+    size = len(str(fields["entries"])) + len(str(fields["name"]))
+    if count >= _MAX_GLOSSARIES or size > gateway.settings.max_characters:
         raise RequestError(413, "The glossary is too large, or there are too many.")
+    entries = str(fields["entries"]), str(fields.get("entries_format", "tsv"))
+    terms = await asyncio.to_thread(_terms, *entries)
     number = str(uuid.uuid4())
     facts = {
         "glossary_id": number,

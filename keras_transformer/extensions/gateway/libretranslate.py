@@ -85,7 +85,7 @@ async def _health(gateway: Gateway, request: Request, fields: Fields) -> Respons
 
 
 async def _settings(gateway: Gateway, request: Request, fields: Fields) -> Response:
-    target = min(target for _, target in gateway.model.pairs())
+    target = min((target for _, target in gateway.model.pairs()), default="en")
     codes = {"source": ("auto", "Auto Detect"), "target": (target, language_name(target))}
     facts = {
         "charLimit": gateway.settings.max_characters,

@@ -117,10 +117,13 @@ class Models:
             try:
                 path = newest_version(folder)
                 facts = manifest.read(path)
-                pair = facts.get("languages") or _PAIR.fullmatch(folder.name)
-                if not pair:
+                name = _PAIR.fullmatch(folder.name)
+                pair = facts.get("languages") or (list(name.groups()) if name else None)
+                if pair is None:
                     continue
-                source, target = pair if isinstance(pair, list | tuple) else pair.groups()
+                if not isinstance(pair, list) or len(pair) != 2:
+                    raise ValueError(f"its languages are {pair!r:.50}, not two codes")
+                source, target = pair
                 changed = last_change(path)
                 file = path / manifest.FILE
                 content = file.read_bytes() if facts else f"{path} {changed}".encode()

@@ -109,6 +109,8 @@ class Protocol(NamedTuple):
         """Returns the texts of a request, and refuses a request without any."""
         self.required(fields, "texts")
         texts = self.given_texts(fields)
+        if not isinstance(fields[FIELDS["texts"][self.column]], str | int | float | list):
+            raise RequestError(400, f"{FIELDS['texts'][self.column]} is neither a text nor a list.")
         return [text.encode("utf-8", "replace").decode() for text in texts]  # no lone surrogates
 
     def language(self, gateway: Gateway, code: Any) -> str:
@@ -125,7 +127,7 @@ class Protocol(NamedTuple):
         if format not in ("text", "html", "xml"):
             raise RequestError(400, f"{format} format is not supported")
         count, ignored = (str(self.value(fields, n, "")) for n in ("alternatives", "ignored"))
-        others = min(int(count), _MAX_ALTERNATIVES) if count.isdecimal() else 0
+        others = min(int(count[:9]), _MAX_ALTERNATIVES) if count.isdecimal() else 0
         code = None if source == "auto" else self.language(gateway, source)
         target = self.language(gateway, self.required(fields, "target"))
         names = re.findall(r"[\w:.-]+", ignored.lower())

@@ -36,7 +36,8 @@ _THREADS = 256  # requests whose texts are split and put together at the same ti
 _BATCHES_AT_ONCE = 4  # of a request with many sentences
 _SHORT_TEXT = 40  # characters: among several texts, a shorter one is likely in the language of all
 _DETECTED_CHARACTERS = 1_000
-_ENTRY_BYTES = 600  # memory of an entry of the cache besides its characters and numbers
+_ENTRY_BYTES = 1_600  # memory of an entry of the cache besides its outputs
+_LONGEST_KEY = 1_000  # bytes of a line that is cached
 # Symbols of models that were trained for formality.
 FORMALITY = {"more": "<formal>", "less": "<informal>"}
 # A language, and how likely it is among the languages of the models.
@@ -185,8 +186,9 @@ class Translator:
                 # A copy, since a view would keep the whole batch in memory.
                 row = {n: array[position : position + 1].copy() for n, array in found.items()}
                 rows[index] = row
+                is_short = sum(map(len, keys[index][2:])) <= _LONGEST_KEY
                 with self._lock:
-                    if _entry_bytes(row) <= self._cache.maxsize:
+                    if is_short and _entry_bytes(row) <= self._cache.maxsize:
                         self._cache[keys[index]] = row
         return concatenate(rows)
 
@@ -244,7 +246,7 @@ def _translated(engine: Engine, texts: Sequence[str], request: TextRequest, tag:
     if request.format == "text" and request.sentences == "0":
         return [best.text for best, *_ in translate_lines(engine, [add_tag(t, tag) for t in texts])]
     if request.format == "text" and request.sentences == "nonewlines":
-        texts = [re.sub(r"\s*\n\s*", " ", text) for text in texts]
+        texts = list(map(_one_line, texts))
     units = [_units(text, request) for text in texts]
     fragments = [unit.tokens for found in units for unit in found]
     is_plain = request.format == "text"
@@ -264,8 +266,17 @@ def _units(text: str, request: TextRequest) -> list[Unit]:
     return [Unit(0, len(text), tokenize(text, ignored, request.format != "text"))]
 
 
+def _one_line(text: str) -> str:
+    """Returns a text with single spaces instead of line breaks and the spaces around them."""
+    first, *others = text.split("\n")
+    if not others:
+        return text
+    between = filter(None, (line.strip() for line in others[:-1]))
+    return " ".join([first.rstrip(), *between, others[-1].lstrip()])
+
+
 def _entry_bytes(outputs: Arrays) -> int:
-    """Returns the approximate memory of an entry of the cache, whose key is about as long."""
+    """Returns the approximate memory of an entry of the cache, with its key, which is short."""
     strings = (array.flat for array in outputs.values() if array.dtype == object)
     characters = sum(len(value) + 50 for values in strings for value in values)
     return _ENTRY_BYTES + 2 * characters + sum(array.nbytes for array in outputs.values())
@@ -275,13 +286,19 @@ def detected_languages(text: str, codes: tuple[str, ...]) -> list[Detected]:
     """Returns which of the languages a text may be in, the most likely one first."""
     detector, names = _detector(codes)
     found = detector.compute_language_confidence_values(text) if detector else []
-    return [(names[entry.language], entry.value) for entry in found] or [(codes[0], 0.0)]
+    known = [(code, entry.value) for entry in found for code in names[entry.language]]
+    if not codes:
+        raise RequestError(503, "The server has no model that can be used.")
+    return known or [(codes[0], 0.0)]
 
 
 @functools.lru_cache(maxsize=4)
-def _detector(codes: tuple[str, ...]) -> tuple[Any, dict[Any, str]]:
-    """Returns a detector of languages, or None if fewer than two are known."""
-    names = {found: code for code in codes if (found := _lingua_language(code)) is not None}
+def _detector(codes: tuple[str, ...]) -> tuple[Any, dict[Any, list[str]]]:
+    """Returns a detector of languages, or None if fewer than two are known, and their codes."""
+    names: dict[Any, list[str]] = {}
+    for code in codes:  # several regions may have one language
+        if (found := _lingua_language(code)) is not None:
+            names.setdefault(found, []).append(code)
     builder = lingua.LanguageDetectorBuilder.from_languages
     return (builder(*names).build() if len(names) > 1 else None), names
 

@@ -4,6 +4,8 @@ import deepl
 import httpx
 import pytest
 
+from keras_transformer.extensions.gateway.translation import _one_line
+
 
 @pytest.fixture(scope="module")
 def translator(client: httpx.Client) -> deepl.DeepLClient:
@@ -133,3 +135,8 @@ def test_invalid_glossaries(client: httpx.Client) -> None:
     for entries in ("wall", "wall\t", "a\tb\na\tc"):
         found = client.post("/v2/glossaries", json={**given, "entries": entries})
         assert found.status_code == 400 and "entries" in found.json()["message"]
+
+
+def test_a_million_spaces_stay() -> None:
+    # A regular expression would take hours.
+    assert _one_line(" " * 1_000_000 + "A \n\n  B\n") == " " * 1_000_000 + "A B "

@@ -112,6 +112,19 @@ def test_bad_bodies(client: httpx.Client, path: str, content: bytes, content_typ
     assert message["message"] if isinstance(message, dict) else message
 
 
+def test_many_spaces_and_long_numbers(client: httpx.Client) -> None:
+    text = {"text": [" " * 4_900 + "A"], "source_lang": "EN", "target_lang": "DE"}
+    found = client.post("/v2/translate", json={**text, "split_sentences": "nonewlines"})
+    assert found.json()["translations"][0]["text"].strip() == "Ade"
+    found = client.post("/translate", json={**TEXT, "alternatives": "9" * 5_000})
+    assert found.status_code == 200
+
+
+def test_a_glossary_with_a_long_name_is_refused(client: httpx.Client) -> None:
+    glossary = {"name": "n" * 200_000, "source_lang": "EN", "target_lang": "DE", "entries": "A\tB"}
+    assert client.post("/v2/glossaries", json=glossary).status_code == 413
+
+
 def test_a_lone_surrogate_is_replaced(client: httpx.Client) -> None:
     content = json.dumps({**TEXT, "q": "A \ud800 B"}).encode()
     found = client.post("/translate", content=content, headers={"content-type": "application/json"})

@@ -3,7 +3,9 @@
 import asyncio
 import collections
 import concurrent.futures
+import json
 import logging
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -194,3 +196,15 @@ def test_requests_share_batches_and_a_quiet_pair_does_not_wait_for_a_busy_one(
         assert [future.result(SECONDS) for future in busy][0] == "firstde"
     assert sorted(map(len, seen)) == [1, 1, 2, 2, 2, 2]  # four batches of two requests
     assert seen.index(["quiet"]) <= 2
+
+
+def test_a_bad_manifest_and_no_models_at_all(tmp_path: Path) -> None:
+    models = make_models(tmp_path / "models", "en-de", "de-fr")
+    manifest = models / "de-fr" / "manifest.json"
+    facts = json.loads(manifest.read_bytes())
+    manifest.write_text(json.dumps({**facts, "languages": "de,fr"}))
+    with running_gateway(models) as (gateway, client):
+        assert list(gateway.model.pairs()) == [("en", "de")]
+        shutil.rmtree(models / "en-de")
+        wait_until(lambda: not gateway.model.pairs())
+        assert client.get("/frontend/settings").status_code == 200
