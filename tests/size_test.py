@@ -32,7 +32,7 @@ FEATURES = {
     "real text and alignments": (377, 1_454, 1_623, 169, 19, 15),
     "terms and quality": (403, 411, 458, 168, 111, 3),
     "models of other toolkits": (347, 577, 1_346, 0, 164, 3),
-    "the gateway": (1, 964, 788, 70, 135, 8),
+    "the gateway": (1, 964, 789, 70, 135, 8),
 }
 # The lines that were planned for the core and the extensions. Real text, with alignments and the
 # changes of training pairs, has about 600 more. The others, and the package, have less.

@@ -142,6 +142,7 @@ def cluster(tmp_path_factory):
     return [json.loads(line) for [line] in lines]
 
 
+@pytest.mark.long
 def test_a_lost_worker_stops_the_others(cluster):
     assert [said["replicas"] for said in cluster] == [2, 2]
     assert cluster[0]["sigterm"] == str(signal.SIG_DFL), "signals are Python's again"

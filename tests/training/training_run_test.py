@@ -175,6 +175,7 @@ def test_a_resumed_run_equals_an_uninterrupted_run_bit_for_bit(finished, data, o
     assert any((first[path] != array).any() for path, array in last(run)["weights"].items())
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_steps")
 def test_a_resumed_run_of_recurrent_units_has_the_same_bits(data, tmp_path):
     settings = {"model__decoder_self_attention": "ssru", "training__checkpoint_steps": 1}

@@ -125,7 +125,7 @@ def test_longer_sentences_after_shorter_ones(paper: LiteRTExport) -> None:
     ("format", "model", "changes", "settings"),
     [
         weekly("cpu", "paper", SSRU, {}),
-        ("litert", "separate", SSRU, {"decoding.beam_size": 2}),
+        weekly("litert", "separate", SSRU, {"decoding.beam_size": 2}),
         weekly("litert", "converted", {}, {"decoding.beam_size": 4, **SEARCH_OPTIONS}),
         weekly("litert", "separate", WINDOW, {"decoding.beam_size": 1}),
         weekly("cpu", "converted", {}, {"decoding.n_best": 2, "decoding.max_extra_tokens": 30}),
