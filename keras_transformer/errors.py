@@ -46,7 +46,7 @@ def one_line(reason: object) -> str:
     return line if len(line) <= _MAX_REASON else f"{line[:_MAX_REASON]}..."
 
 
-_MAX_SHOWN = 60  # names in a message
+_MAX_SHOWN = 99  # names in a message
 
 
 def check_names(names: Iterable[str], known: Sequence[str], kind: str) -> None:

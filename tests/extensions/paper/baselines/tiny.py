@@ -35,7 +35,7 @@ def make(name: str, scale: float = 0.5, **changes: Any) -> tuple[EncoderDecoder,
     """Returns a model and its weights, float64 by path."""
     architecture, config = MODELS[name]
     if changes:
-        config = config.updated(**changes)
+        config = config.replace(**changes)
     random.seed(5)
     model = architecture(config, dtype="float32")
     model.build()
