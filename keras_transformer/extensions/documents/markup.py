@@ -16,7 +16,7 @@ _VOID = frozenset("area base br col embed hr img input link meta source track wb
 _RAW = frozenset("script style textarea".split())  # their content has no tags
 _TAG = regex.compile(
     r"""(?P<empty><!--.*?-->|<!\[CDATA\[.*?\]\]>|<\?.*?\?>|<%.*?%>|<[!?][^>]*>|<\d[\d:.]*>)
-    |<(?P<slash>/?)(?P<name>[A-Za-z][^\s/>]*)(?P<attributes>(?:[^>"']|"[^"]*"|'[^']*')*+)>
+    |<(?P<slash>/?)(?P<name>[A-Za-z][^\s/>]*)(?P<attributes>(?:[^<>"']|"[^"]*"|'[^']*')*+)>
     |&lt;(?P<slash>/?)(?P<name>[A-Za-z][\w:-]*)(?P<attributes>(?:(?!&[lg]t;)[^<>])*+)(?:&gt;|>)
     |(?P<entity>&[A-Za-z][\w.-]*;)""",
     regex.VERBOSE | regex.DOTALL,
