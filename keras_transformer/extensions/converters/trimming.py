@@ -21,7 +21,7 @@ from keras_transformer.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
-_HELD_OUT = 10  # one of this number of lines shows how often new text needs other tokens
+_HELD_OUT = 10  # each line of this number is like new text
 # The axis of the tokens in the matrices of the source, and in all others.
 _AXES = (
     {"source_embedding/embeddings": 0},
@@ -40,8 +40,8 @@ def keep_text(model: ConvertedModel, path: str | Path) -> ConvertedModel:
     The lines of the text may be of the source and of the target, in any order.
     """
     lines = [line.encode() for line in read_text(path)]
-    if not lines:
-        raise InputError(f"{path} is empty. Give a text of both languages as keep_text.")
+    if not any(line.strip() for line in lines):
+        raise InputError(f"{path} has only empty lines. Give a text of both languages.")
     old = model.vocabulary
     # Rows of ids, for the source and for the target.
     rows = [old.encode_source(lines), old.encode_target(lines)]
@@ -60,20 +60,26 @@ def keep_text(model: ConvertedModel, path: str | Path) -> ConvertedModel:
         for name in axes.keys() & weights.keys():
             weights[name] = np.take(weights[name], ids, axes[name])
     pairs = zip(_texts(old, lines), _texts(new, lines), strict=True)
-    rest = max(1, len(lines) // _HELD_OUT)
-    without = [_union(side[:-rest]) for side in rows]
-    others = sum(
-        any(not known.issuperset(row) for known, row in zip(without, both, strict=True))
-        for both in zip(*(side[-rest:] for side in rows), strict=True)
-    )
     log.info(
-        "Kept %s of %s target tokens. %d of %s segmentations of the text change. In its last %s "
-        "lines, %.1f %% need a token that the lines before do not need: expect this in new text.",
+        "Kept %s of %s target tokens. %d of %s segmentations of the text change.",
         f"{new.target_vocab_size:,}", f"{old.target_vocab_size:,}",
         sum(one != other for one, other in pairs), f"{2 * len(lines):,}",
-        f"{rest:,}", 100 * others / rest,
     )  # fmt: skip
+    sign = 1 if is_shared else -1  # tells ids of the target from equal ids of the source
+    _report_new_tokens([[*a, *(sign * i for i in b)] for a, b in zip(*rows, strict=True)])
     return make_model(model.config, weights, new)
+
+
+def _report_new_tokens(rows: Sequence[Sequence[int]]) -> None:
+    """Logs how often lines need tokens that other lines do not need."""
+    held = rows[_HELD_OUT - 1 :: _HELD_OUT]
+    others = _union(row for i, row in enumerate(rows, 1) if i % _HELD_OUT)
+    if held:
+        log.info(
+            "Of every tenth line, %.1f %% need a token that the other lines do not need: expect "
+            "this in new text.",
+            100 * sum(not others.issuperset(row) for row in held) / len(held),
+        )
 
 
 def _union(rows: Iterable[Iterable[int]]) -> set[int]:

@@ -86,10 +86,12 @@ def test_the_report_tells_how_often_new_text_needs_other_tokens(
     file.write_text("a dog\n" * 18 + "a dog\nzwei Kinder spielen\n", "utf-8")
     with caplog.at_level(logging.INFO):
         convert(str(MARIAN / "post_norm.npz"), "marian", keep_text=str(file))
-    assert "last 2 lines, 50.0 %" in caplog.text
+    assert "every tenth line, 50.0 %" in caplog.text
 
 
-@pytest.mark.parametrize(("text", "fact"), [("", "is empty"), (None, "is missing")])
+@pytest.mark.parametrize(
+    ("text", "fact"), [("", "is empty"), (" \n", "empty lines"), (None, "is missing")]
+)
 def test_a_text_that_cannot_be_used_is_refused(text: str | None, fact: str, tmp_path: Path) -> None:
     file = tmp_path / "text"
     if text is not None:
