@@ -69,7 +69,8 @@ def split_texts(
 ) -> tuple[dict[int, str], list[str], str]:
     """Translates lines sentence by sentence.
 
-    Returns the translations by index, remarks, and in which ways protected spans were kept.
+    Returns the translations by index, remarks, and a sentence on how protected spans were kept, if
+    there are any.
 
     With `document`, these are all lines. Otherwise they are the lines with terms of the model's
     glossary or in capitals (`Engine.casing`), and by default (None) also the lines with several
@@ -326,7 +327,7 @@ def translate_to_text(
     split, warnings = dict[int, str](), list[str]()
     if is_plain:
         split, warnings, ways = split_texts(model, lines, document, source_tag, first_line)
-        if document:
+        if document and ways:
             console.info(ways)
     lines = [add_tag(line, source_tag) for line in lines]
     counts = token_counts(model.lengths, lines)

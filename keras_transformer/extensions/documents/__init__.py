@@ -73,7 +73,8 @@ def translate(
     """Translates all texts, or those with several sentences or to which other options apply.
 
     `document` is as in `inference.translate.split_texts`. Returns the translations by the indices
-    of the texts, remarks, which count the texts from `first_line`, and the ways of the spans.
+    of the texts, remarks, which count the texts from `first_line`, and a sentence on the ways of
+    the spans, if there are any.
     """
     chosen, split = {*range(len(texts))}, _splitter()
     if not document:
@@ -100,7 +101,8 @@ def translate(
     lines = [first_line + index for index in indices]
     chosen_texts = [texts[index] for index in indices]
     outputs, statuses, remarks = translate_texts(model, chosen_texts, source_tag, lines)
-    return dict(zip(indices, outputs, strict=True)), remarks, ways(statuses)
+    kept = ways(statuses) if statuses.total() else ""
+    return dict(zip(indices, outputs, strict=True)), remarks, kept
 
 
 def translate_file(

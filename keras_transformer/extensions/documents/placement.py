@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -89,6 +90,7 @@ class _Placement:
                 self.words.append(word._replace(gap=gap))
                 gap = ""
         self.sources = [word.source for word in self.words]
+        self.pairs = sorted((source, word) for word, source in enumerate(self.sources))
         self.words.append(Word("", ""))
         kept = {word.source for word in translation if word.kind == "span"}
         self.marks = {
@@ -97,6 +99,11 @@ class _Placement:
             if word.is_tag or (word.kind == "span" and index not in kept)
         }
         self.ends = {mark: mark for mark in self.marks} | end_tags(source)
+        self.following = [""] * (len(source) + 1)  # the character at each word, without tags
+        for i in reversed(range(len(source))):
+            text = source[i].gap + source[i].text * (not source[i].is_tag)
+            self.following[i] = text[:1] or self.following[i + 1]
+        self.first_word = next((i for i in range(len(source)) if i not in self.marks), len(source))
 
     def write(self, start: int, stop: int, first: int, last: int) -> None:
         """Writes the words from first to last, and the marks from start to stop of the source."""
@@ -171,12 +178,13 @@ class _Placement:
 
     def _slot(self, mark: int) -> int:
         """Returns before which word of the translation a mark is written."""
-        if self.marks.issuperset(range(mark)):
+        if mark <= self.first_word:
             return 0
-        pairs = [(source, word) for word, source in enumerate(self.sources)]
+        index = bisect.bisect_left(self.pairs, (mark,))
         if self._follows(mark):
-            return max((pair for pair in pairs if pair[0] < mark), default=(0, -1))[1] + 1
-        return min((pair for pair in pairs if pair[0] > mark), default=(0, len(pairs)))[1]
+            return self.pairs[index - 1][1] + 1 if index else 0
+        index = bisect.bisect_left(self.pairs, (mark + 1,))
+        return self.pairs[index][1] if index < len(self.pairs) else len(self.pairs)
 
     def _follows(self, mark: int) -> bool:
         """Returns whether a mark stays with the word before it."""
@@ -186,8 +194,7 @@ class _Placement:
     def _neighbors(self, mark: int) -> tuple[str, str]:
         """Returns the characters before and after a mark in the source, without later tags."""
         left = (self.source[mark - 1].text if mark else "") + self.source[mark].gap
-        later = (w.gap + w.text * (not w.is_tag) for w in self.source[self.ends[mark] + 1 :])
-        return left[-1:], next(filter(None, later), "")[:1]
+        return left[-1:], self.following[self.ends[mark] + 1]
 
     def _write_between(self, mark: int, slot: int, first: int, last: int) -> None:
         """Writes a mark without words. The spaces around it are like those in the source."""
