@@ -78,7 +78,8 @@ async def _create(gateway: Gateway, request: Request, fields: Fields) -> Respons
     for name in ("name", "source_lang", "target_lang", "entries"):
         if not fields.get(name):
             raise RequestError(400, DEEPL.missing.format(name))
-    source, target = (DEEPL.language(gateway, fields[f"{n}_lang"]) for n in ("source", "target"))
+    source = DEEPL.language(gateway, fields["source_lang"], 0)
+    target = DEEPL.language(gateway, fields["target_lang"], 1)
     count = sum(key == request.state.key for key, _ in gateway.glossaries)
     size = len(str(fields["entries"])) + len(str(fields["name"]))
     if count >= _MAX_GLOSSARIES or size > gateway.settings.max_characters:

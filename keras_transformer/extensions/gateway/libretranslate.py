@@ -61,7 +61,8 @@ async def _translate_file(gateway: Gateway, request: Request, fields: Fields) ->
     data = await file.read()
     if source == "auto":
         source = (await gateway.translator.detect([data.decode(errors="replace")]))[0][0][0]
-    source, target = (LIBRETRANSLATE.language(gateway, code) for code in (source, target))
+    source = LIBRETRANSLATE.language(gateway, source, 0)
+    target = LIBRETRANSLATE.language(gateway, target, 1)
     work = functools.partial(translate_file, name.name)
     found, pivots = await gateway.translator.along_route(source, target, data, work)
     path = f"{uuid.uuid4()}.{name.stem}_{target}{name.suffix}"

@@ -80,6 +80,7 @@ class Models:
     def __init__(self, folder: Path, memory_bytes: int, open_model: Callable[[Path], Engine]):
         self._folder, self._memory_bytes, self._open = folder, memory_bytes, open_model
         self._models: dict[str, Model] = {}
+        self._left_out: dict[str, str] = {}  # the last reason for each folder
         self._turn = asyncio.Lock()  # to load a model; its order is that of the requests
         self._requests = itertools.count(1)
 
@@ -129,7 +130,9 @@ class Models:
                 content = file.read_bytes() if facts else f"{path} {changed}".encode()
                 size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
             except (InputError, OSError, ValueError) as error:  # it may be copied now
-                _LOG.warning("%s is left out: %s", folder.name, one_line(error))
+                if (reason := one_line(error)) != self._left_out.get(folder.name):
+                    _LOG.warning("%s is left out: %s", folder.name, reason)
+                self._left_out[folder.name] = reason
                 continue
             key = hashlib.sha256(content).hexdigest()
             yield Model(folder.name, path, (str(source), str(target)), changed, size, key)

@@ -100,22 +100,23 @@ class Protocol(NamedTuple):
             raise RequestError(400, self.missing.format(FIELDS[name][self.column]))
         return value
 
-    def given_texts(self, fields: Fields) -> list[str]:
-        """Returns the texts of a request, or [] without any. Numbers count as texts."""
+    def given_texts(self, fields: Fields) -> list[Any]:
+        """Returns the texts of a request as they are, or [] without any."""
         value = self.value(fields, "texts", [])
-        return [str(text) for text in (value if isinstance(value, list) else [value])]
+        return value if isinstance(value, list) else [value]
 
     def texts(self, fields: Fields) -> list[str]:
         """Returns the texts of a request, and refuses a request without any."""
         self.required(fields, "texts")
         texts = self.given_texts(fields)
-        if not isinstance(fields[FIELDS["texts"][self.column]], str | int | float | list):
-            raise RequestError(400, f"{FIELDS['texts'][self.column]} is neither a text nor a list.")
-        return [text.encode("utf-8", "replace").decode() for text in texts]  # no lone surrogates
+        if not all(isinstance(text, str | int | float) for text in texts):
+            raise RequestError(400, f"{FIELDS['texts'][self.column]} has a value that is no text.")
+        # Without lone surrogates.
+        return [str(text).encode("utf-8", "replace").decode() for text in texts]
 
-    def language(self, gateway: Gateway, code: Any) -> str:
-        """Returns the language of the models that a code means, and refuses unknown ones."""
-        found = gateway.translator.language(str(code))
+    def language(self, gateway: Gateway, code: Any, side: int) -> str:
+        """Returns the language that a code means (see `Translator`), and refuses unknown ones."""
+        found = gateway.translator.language(str(code), side)
         if found is None:
             raise RequestError(400, self.unsupported.format(code))
         return found
@@ -128,8 +129,8 @@ class Protocol(NamedTuple):
             raise RequestError(400, f"{format} format is not supported")
         count, ignored = (str(self.value(fields, n, "")) for n in ("alternatives", "ignored"))
         others = min(int(count[:9]), _MAX_ALTERNATIVES) if count.isdecimal() else 0
-        code = None if source == "auto" else self.language(gateway, source)
-        target = self.language(gateway, self.required(fields, "target"))
+        code = None if source == "auto" else self.language(gateway, source, 0)
+        target = self.language(gateway, self.required(fields, "target"), 1)
         names = re.findall(r"[\w:.-]+", ignored.lower())
         return TextRequest(texts, code, target, format, alternatives=others, ignored=names)
 
@@ -241,7 +242,7 @@ class Gateway:
                 raise RequestError(*protocol.wrong_key)
             self._count(f"key {request.state.key}")
         limit = self.settings.max_characters
-        size = sum(max(1, len(text)) for text in protocol.given_texts(fields))
+        size = sum(max(1, len(str(text))) for text in protocol.given_texts(fields))
         if size > limit:
             status, message = protocol.too_long
             raise RequestError(status, message.format(size=size, limit=limit))

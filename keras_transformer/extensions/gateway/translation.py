@@ -93,12 +93,18 @@ class Translator:
         self._lock = threading.Lock()
         self._threads = concurrent.futures.ThreadPoolExecutor(_THREADS, "request")
 
-    def language(self, code: str) -> str | None:
-        """Returns the language of the models that a code means, if necessary without its region."""
-        codes = sorted({known for pair in self.models.pairs() for known in pair})
-        wanted = code.lower().replace("_", "-")
-        known = {own.split("-")[0]: own for own in reversed(codes)} | {c.lower(): c for c in codes}
-        return known.get(wanted) or known.get(wanted.split("-")[0])
+    def language(self, code: str, side: int) -> str | None:
+        """Returns the language of the models that a code means, if necessary without its region.
+
+        `side` is 0 for a source, and 1 for a target. Languages of the other side come last.
+        """
+        pairs, wanted = self.models.pairs(), code.lower().replace("_", "-")
+        for codes in ({pair[side] for pair in pairs}, {pair[1 - side] for pair in pairs}):
+            known = {own.split("-")[0]: own for own in sorted(codes, reverse=True)}
+            known |= {own.lower(): own for own in codes}
+            if found := known.get(wanted) or known.get(wanted.split("-")[0]):
+                return found
+        return None
 
     async def detect(self, texts: Sequence[str]) -> list[list[Detected]]:
         """Returns the languages of each text, the most likely one first.

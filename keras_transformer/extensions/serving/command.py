@@ -70,19 +70,17 @@ def main() -> None:
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(request)s%(message)s"))
     handler.addFilter(_add_request_id)
     given = [name for name in ("model_dir", *plugins.names("servers")) if FLAGS[name].value]
-    require(len(given) == 1, "Give one of --model_dir and --models_dir.")
-    path, module = str(FLAGS[given[0]].value), None  # type: Any, Any
-    if given == ["model_dir"]:
-        app.load_engine(path)
-        with needs_extra("serving", "serving"):
-            from keras_transformer.extensions.serving import server  # slow to import
-
-        module = server
-    else:
+    require(len(given) == 1, f"Give --model_dir or --{' or --'.join(plugins.names('servers'))}.")
+    if given != ["model_dir"]:
         module = plugins.find("servers", given[0])
         app.reject_unused(module.UNUSED, f"with --{given[0]}.")
+    else:
+        app.load_engine(FLAGS.model_dir)
+        with needs_extra("serving", "serving"):
+            from keras_transformer.extensions.serving import server as module  # slow to import
     names = [field.name for field in dataclasses.fields(module.Settings)]
-    module.run(module.Settings(**{**config_flags.values_of(names), "model_dir": Path(path)}))
+    values = config_flags.values_of(names) | {"model_dir": Path(FLAGS[given[0]].value or "")}
+    module.run(module.Settings(**values))
 
 
 def _add_request_id(record: logging.LogRecord) -> bool:

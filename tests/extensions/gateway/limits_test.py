@@ -102,6 +102,7 @@ def test_the_official_client_repeats_a_request_that_was_too_early(
         (b"--x\r\nno header", "multipart/form-data; boundary=x"),
         (b"q=%ff%fe&text=%ff", "application/x-www-form-urlencoded"),
         (b'{"q": {"a": [1]}, "text": {"a": 1}, "source": "en", "target": 5}', "application/json"),
+        (b'{"q": [null], "text": [null], "source": "en", "target": "de"}', "application/json"),
     ],
 )
 def test_bad_bodies(client: httpx.Client, path: str, content: bytes, content_type: str) -> None:

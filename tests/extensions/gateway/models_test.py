@@ -208,3 +208,10 @@ def test_a_bad_manifest_and_no_models_at_all(tmp_path: Path) -> None:
         shutil.rmtree(models / "en-de")
         wait_until(lambda: not gateway.model.pairs())
         assert client.get("/frontend/settings").status_code == 200
+
+
+def test_a_region_that_only_the_other_side_has(tmp_path: Path) -> None:
+    with running_gateway(make_models(tmp_path, "en-pt-BR", "pt-en")) as (_, client):
+        for source, target in (("pt-BR", "en"), ("pt-PT", "en"), ("en-US", "pt-BR")):
+            request = {"q": "A", "source": source, "target": target}
+            assert client.post("/translate", json=request).status_code == 200

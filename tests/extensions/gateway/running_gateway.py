@@ -1,10 +1,9 @@
 """A gateway with engines that need no model, in a thread of the test's process."""
 
-import asyncio
 import contextlib
+import functools
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,8 @@ import numpy as np
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.gateway import Settings, create_gateway
 from keras_transformer.extensions.gateway.server import Gateway
-from keras_transformer.extensions.serving.server import serve
 from keras_transformer.inference.engine import Engine
-
-SECONDS = 60.0  # after which a test stops waiting
+from tests.extensions.serving.running_server import SECONDS, in_thread
 
 
 class WordEngine(Engine):
@@ -78,32 +75,9 @@ def running_gateway(
     """Serves models at a free port. Yields the gateway and a client with its URL."""
     options = {"rest_port": 0, "poll_seconds": 0.05, "batch_timeout_ms": 0.0, **settings}
     options["batches_at_once"] = options.get("batches_at_once", 1)
-    began: list[Any] = []
-    ready = threading.Event()
-    loop, stop = asyncio.new_event_loop(), asyncio.Event()
-
-    def started(gateway: Gateway, port: int) -> None:
-        began.extend([gateway, port])
-        ready.set()
-
-    def run() -> None:
-        try:
-            create = lambda settings: create_gateway(settings, open_model=open_model)  # noqa: E731
-            loop.run_until_complete(serve(Settings(models_dir, **options), stop, started, create))
-        finally:
-            ready.set()
-            loop.close()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    ready.wait(SECONDS)
-    try:
-        gateway, port = began
+    create = functools.partial(create_gateway, open_model=open_model)
+    with in_thread(Settings(models_dir, **options), create) as (gateway, port, _):
         scheme = "https" if options.get("tls_certificate") else "http"
         url = f"{scheme}://127.0.0.1:{port}"
         with httpx.Client(base_url=url, timeout=SECONDS, verify=False, trust_env=False) as client:
             yield gateway, client
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(SECONDS)
-        assert not thread.is_alive()

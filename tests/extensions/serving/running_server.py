@@ -39,20 +39,19 @@ class Running:
 
 
 @contextlib.contextmanager
-def running_server(model_dir: Path, **settings: Any) -> Iterator[Running]:
-    """Serves a directory at a free port. The settings are arguments of `Settings`."""
-    options = {"rest_port": 0, "poll_seconds": 0.02, **settings}
-    began: list[Running] = []
+def in_thread(settings: Any, create: Any = None) -> Iterator[tuple[Any, int, Callable[[], object]]]:
+    """Serves until the end of the block. Yields the server, its port, and what stops it."""
+    began: list[Any] = []
     ready = threading.Event()
     loop, stop = asyncio.new_event_loop(), asyncio.Event()
 
-    def started(server: Server, port: int) -> None:
-        began.append(Running(server, port, lambda: loop.call_soon_threadsafe(stop.set)))
+    def started(server: Any, port: int) -> None:
+        began.extend([server, port])
         ready.set()
 
     def run() -> None:
         try:
-            loop.run_until_complete(serve(Settings(model_dir, **options), stop, started))
+            loop.run_until_complete(serve(settings, stop, started, create))
         finally:
             ready.set()
             loop.close()
@@ -61,13 +60,23 @@ def running_server(model_dir: Path, **settings: Any) -> Iterator[Running]:
     thread.start()
     ready.wait(SECONDS)
     try:
-        yield began[0]
+        server, port = began
+        yield server, port, lambda: loop.call_soon_threadsafe(stop.set)
     finally:
         if began:
-            began[0].http.close()
-            began[0].stop()
+            loop.call_soon_threadsafe(stop.set)
         thread.join(SECONDS)
         assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def running_server(model_dir: Path, **settings: Any) -> Iterator[Running]:
+    """Serves a directory at a free port. The settings are arguments of `Settings`."""
+    options = {"rest_port": 0, "poll_seconds": 0.02, **settings}
+    with in_thread(Settings(model_dir, **options)) as served:
+        running = Running(*served)
+        with running.http:
+            yield running
 
 
 @contextlib.contextmanager
