@@ -198,7 +198,7 @@ def test_wrong_languages_and_formats_are_refused(
 
 def test_of_many_languages_the_closest_are_named() -> None:
     codes = [f"{language}_Latn" for language in "ces dan deu ell eng".split()]
-    names = [*codes, *(f"x{number}" for number in range(60))]
+    names = [*codes, *(f"x{number}" for number in range(100))]
     refuses(check_names, (["deu"], names, "a language"), "'deu'", "deu_Latn or")
 
 
