@@ -203,11 +203,13 @@ class _Placement:
         follows = slot > first and (slot == last or self._follows(mark))
         is_behind = slot > first or (self.output and not self.output[-1].is_tag)
         before = self.output[-1].text[-1:] if is_behind else ""
-        gap = ("" if follows else following.gap) or _space(before, left, _BEFORE)
+        # Between the neighbors in the source, a space only stands for the mark.
+        kept = "" if (before, following.text[:1]) == (left, right) else following.gap
+        gap = ("" if follows else kept) or _space(before, left, _BEFORE)
         inner = range(mark, self.ends[mark] + 1)  # the words, if any, are elsewhere
         start, *others = (self.source[index] for index in inner if index in self.marks)
         self.output += [start._replace(gap=gap), *others]
-        gap = (following.gap if follows else "") or _space(following.text[:1], right, _AFTER)
+        gap = (kept if follows else "") or _space(following.text[:1], right, _AFTER)
         self.words[slot] = following._replace(gap=gap)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.extensions.documents.protection import translate_texts
@@ -227,6 +227,7 @@ def test_sentences_that_training_did_not_have() -> None:
 
 
 @given(TEXTS, st.integers(2, 12), st.sampled_from([len, words]))
+@example("000000:@0\x080000", 6, len)
 @settings(max_examples=60, deadline=None)
 def test_the_identity_restores_the_text_for_any_part_length(
     text: str, limit: int, tokens: Callable[[str], int]
