@@ -51,7 +51,7 @@ def assert_same(translator, model, atol=1e-5):
 @pytest.mark.parametrize(
     ("name", "changes", "precision"),
     [
-        ("separate", {"model__decoder_self_attention": "ssru"}, "float32"),
+        weekly("separate", {"model__decoder_self_attention": "ssru"}, "float32"),
         weekly("separate", {}, "bfloat16"),
         weekly("converted", WINDOW, "float32"),
     ],

@@ -14,7 +14,7 @@ from keras_transformer.extensions.converters import make_options, read_model
 from keras_transformer.extensions.converters.source import ConvertedModel
 from keras_transformer.text.model_proto import MODEL_TYPES, ModelProto
 from keras_transformer.text.vocabulary import Vocabulary
-from tests.builders import refuses
+from tests.builders import refuses, weekly
 from tests.extensions.converters.toolkits import (
     FIXTURES,
     LANGUAGES,
@@ -142,6 +142,9 @@ def test_logits_are_those_of_transformers(
         assert (logits[..., vocabulary.start_id] < -900).all()
 
 
+@pytest.mark.parametrize(
+    "name", ["m2m_100", weekly("nllb"), weekly("mbart")], indirect=True, scope="module"
+)
 def test_greedy_and_beam_search_are_those_of_transformers(
     name: str, results: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
