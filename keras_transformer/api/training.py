@@ -17,7 +17,7 @@ from keras_transformer.data import prepare as preparation
 from keras_transformer.data.corpus import Corpus, parallel_files
 from keras_transformer.data.prepare import PreparedData, PrepareOptions
 from keras_transformer.data.token_store import TokenStore
-from keras_transformer.errors import InputError, check_names, check_path, check_paths
+from keras_transformer.errors import InputError, check_names, check_path, check_paths, require
 from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.runs.machine import available_cores
 from keras_transformer.runs.run_directory import RunDirectory
@@ -66,8 +66,9 @@ def prepare(
         valid_target: files of the translations of `valid_source`.
         valid_pairs: the number of held-out pairs, or pairs for validation, as for `pairs`.
         vocab_from: prepared data, a tokenizer or a SentencePiece model with the vocabulary to use.
-        **options: fields of `PrepareOptions`, such as `vocab_size` or `max_tokens`, and
-            `num_workers`, the number of processes.
+        **options: fields of `PrepareOptions`, such as `vocab_size` or `max_tokens`;
+            `num_workers`, the number of processes; and `source_language` and `target_language`, as
+            in "deu_Latn", if `vocab_from` is of a model such as NLLB.
 
     Returns:
         The data, with a `tokenizer`, and datasets for `model.fit`.
@@ -80,22 +81,28 @@ def prepare(
     (2, 40)
     """
     names = [field.name for field in dataclasses.fields(PrepareOptions)]
-    check_names(options, [*names, "num_workers"], "an option of prepare")
+    others = ["num_workers", "source_language", "target_language"]
+    check_names(options, [*names, *others], "an option of prepare")
     chosen: dict[str, Any] = {**options}
-    num_workers = chosen.pop("num_workers", None) or available_cores()
+    num_workers, *languages = (chosen.pop(name, None) for name in others)
     for name in chosen.keys() & {"symbols", "check_languages"}:
         if not isinstance(chosen[name], list | tuple | None):
             raise InputError(f"{name} is {chosen[name]!r}. Give a list, such as ['<2de>'].")
         chosen[name] = chosen[name] and tuple(chosen[name])
     if isinstance(valid_pairs, int):
         chosen["valid_pairs"], valid_pairs = valid_pairs, None
+    if any(languages):
+        require(not chosen.get("source_tag"), "Give languages or a source_tag, and not both.")
+        vocabulary = check_path(vocab_from, "vocab_from")
+        chosen["source_tag"] = preparation.language_tag(vocabulary, *languages)
+        require(chosen["source_tag"] is not None, f"{vocabulary} has no languages.")
     return preparation.prepare(
         _corpora(source, target, pairs, "pairs"),
         check_path(output_dir, "output_dir"),
         PrepareOptions(**chosen),
         valid_corpora=_corpora(valid_source, valid_target, valid_pairs, "valid_pairs"),
         vocab_from=vocab_from,
-        num_workers=num_workers,
+        num_workers=num_workers or available_cores(),
     )
 
 
