@@ -90,7 +90,7 @@ def stub() -> str:
         "LoadOptions(SearchOptions": load,
         "Scoring(TypedDict": {"tokenize": "str | None", "lowercase": "bool"},
         "ConvertSettings(TypedDict": types_of(ConvertOptions),
-        "PrepareSettings(TypedDict": prepare | {"num_workers": "int | None"},
+        "PrepareSettings(TypedDict": prepare | {"num_workers": "int | None", "ray": "str | None"},
         "TrainSettings(TypedDict": model | search | training | both,
     }
     text = "# Written by `python -m tests.settings_page`.\n"

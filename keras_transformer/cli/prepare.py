@@ -8,8 +8,7 @@ Files have one sentence per line in UTF-8, and may be .gz, .bz2, .xz or .zst. Re
 several files. --tsv reads files with both sentences on a line, separated by a TAB. Without
 validation text, pairs are held out of the training text.
 
-The same command resumes after a kill, and returns at once if everything is complete.
-OUTPUT_DIR/report.html shows statistics, and the dropped pairs with the reasons.
+The same command resumes after a kill. OUTPUT_DIR/report.html shows statistics and dropped pairs.
 """
 
 from __future__ import annotations
@@ -60,8 +59,8 @@ def define_flags() -> None:
         flags.DEFINE_multi_string(f"valid_{name}", [], f"validate on: {reader.help}")
         config_flags.define_option_class_flags(reader.options)
     config_flags.define_path_flags("output_dir", required=True)
+    config_flags.define_worker_flags()
     config_flags.define_option_flags(
-        "workers",
         "valid_pairs",
         "symbols",
         "source_tag",
@@ -149,7 +148,7 @@ def main() -> None:
         _options(),
         valid_corpora=_corpora("valid_"),
         vocab_from=FLAGS.vocab_from,
-        num_workers=FLAGS.workers or available_cores(),
+        num_workers=config_flags.workers() or available_cores(),
     )
     print(prepared.summary())
 

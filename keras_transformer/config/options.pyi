@@ -66,6 +66,7 @@ class PrepareSettings(TypedDict, total=False):
     source_tag: str | None
     augment: Mapping[str, float]
     num_workers: int | None
+    ray: str | None
 
 class TrainSettings(TypedDict, total=False):
     source_vocab_size: int
