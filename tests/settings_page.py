@@ -84,13 +84,15 @@ def stub() -> str:
     training = types_of(TrainingConfig) | types_of(TrainOptions)
     both = {f"decoding__{name}": search[name] for name in search if name in training}
     del prepare["valid_pairs"], training["init_from"]  # arguments of their own
+    others = {"num_workers": "int | None", "ray": "str | None"}
+    others |= {f"{side}_language": "str | None" for side in ("source", "target")}
     load = {"precision": "str", "jit_compile": "bool", "threads": "int | None"}
     sections: dict[str, Mapping[str, str]] = {
         "SearchOptions(TypedDict": search,
         "LoadOptions(SearchOptions": load,
         "Scoring(TypedDict": {"tokenize": "str | None", "lowercase": "bool"},
         "ConvertSettings(TypedDict": types_of(ConvertOptions),
-        "PrepareSettings(TypedDict": prepare | {"num_workers": "int | None", "ray": "str | None"},
+        "PrepareSettings(TypedDict": prepare | others,
         "TrainSettings(TypedDict": model | search | training | both,
     }
     text = "# Written by `python -m tests.settings_page`.\n"

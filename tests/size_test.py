@@ -31,8 +31,9 @@ FEATURES = {
     "faults from outside": (295, 42, 442, 0, 0, 1),
     "real text and alignments": (377, 1_463, 1_624, 169, 21, 15),
     "terms and quality": (403, 411, 458, 168, 111, 3),
-    "models of other toolkits": (347, 580, 1_353, 0, 165, 3),
+    "models of other toolkits": (373, 640, 1_459, 0, 188, 3),
     "the gateway": (1, 971, 779, 70, 138, 8),
+    "a cluster of machines": (38, 170, 198, 0, 32, 2),
 }
 # The lines that were planned for the core and the extensions. Real text, with alignments and the
 # changes of training pairs, has about 600 more. The others, and the package, have less.
@@ -43,23 +44,24 @@ PLANNED = {
     "terms and quality": 900,
     "models of other toolkits": 1_300,
     "the gateway": 900,
+    "a cluster of machines": 350,
 }
 BUDGETS = dict(zip(KINDS, map(sum, zip(*FEATURES.values(), strict=True)), strict=True))
 # Lines of code in folders of the package.
 FOLDERS = {
-    "api": 458,
-    "cli": 861,
+    "api": 468,
+    "cli": 880,
     "config": 527,
-    "data": 2_042,
+    "data": 2_075,
     "decoding": 1_001,
     "evaluation": 295,
     "export": 1_597,
     "extensions/serving": 1_407,
-    "inference": 1_519,
+    "inference": 1_516,
     "layers": 1_262,
     "models": 420,
     "runs": 611,
-    "text": 613,
+    "text": 618,
     "training": 1_636,
 }
 SETTING_BUDGET = 70

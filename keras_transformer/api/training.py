@@ -19,7 +19,7 @@ from keras_transformer.data.corpus import Corpus, parallel_files
 from keras_transformer.data.prepare import PreparedData, PrepareOptions
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.workers import choose_workers
-from keras_transformer.errors import InputError, check_names, check_path, check_paths
+from keras_transformer.errors import InputError, check_names, check_path, check_paths, require
 from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.runs.machine import available_cores
 from keras_transformer.runs.run_directory import RunDirectory
@@ -68,8 +68,10 @@ def prepare(
         valid_target: files of the translations of `valid_source`.
         valid_pairs: the number of held-out pairs, or pairs for validation, as for `pairs`.
         vocab_from: prepared data, a tokenizer or a SentencePiece model with the vocabulary to use.
-        **options: fields of `PrepareOptions`, such as `vocab_size` or `max_tokens`; `num_workers`,
-            the number of processes; or `ray`, the address of a cluster that does the work.
+        **options: fields of `PrepareOptions`, such as `vocab_size` or `max_tokens`;
+            `num_workers`, the number of processes, or `ray`, the address of a cluster that does
+            the work; and `source_language` and `target_language`, as in "deu_Latn", if `vocab_from`
+            is of a model such as NLLB.
 
     Returns:
         The data, with a `tokenizer`, and datasets for `model.fit`.
@@ -82,17 +84,23 @@ def prepare(
     (2, 40)
     """
     names = [field.name for field in dataclasses.fields(PrepareOptions)]
+    others = ["num_workers", "source_language", "target_language"]
     runners = plugins.names("task_runners")
-    check_names(options, [*names, "num_workers", *runners], "an option of prepare")
+    check_names(options, [*names, *others, *runners], "an option of prepare")
     chosen: dict[str, Any] = {**options}
-    addresses = {name: chosen.pop(name, None) for name in runners}
-    workers = choose_workers(chosen.pop("num_workers", None), addresses)
+    num_workers, *languages = (chosen.pop(name, None) for name in others)
+    workers = choose_workers(num_workers, {name: chosen.pop(name, None) for name in runners})
     for name in chosen.keys() & {"symbols", "check_languages"}:
         if not isinstance(chosen[name], list | tuple | None):
             raise InputError(f"{name} is {chosen[name]!r}. Give a list, such as ['<2de>'].")
         chosen[name] = chosen[name] and tuple(chosen[name])
     if isinstance(valid_pairs, int):
         chosen["valid_pairs"], valid_pairs = valid_pairs, None
+    if any(languages):
+        require(not chosen.get("source_tag"), "Give languages or a source_tag, and not both.")
+        vocabulary = check_path(vocab_from, "vocab_from")
+        chosen["source_tag"] = preparation.language_tag(vocabulary, *languages)
+        require(chosen["source_tag"] is not None, f"{vocabulary} has no languages.")
     return preparation.prepare(
         _corpora(source, target, pairs, "pairs"),
         check_path(output_dir, "output_dir"),

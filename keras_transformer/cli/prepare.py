@@ -6,7 +6,8 @@ Example:
 
 Files have one sentence per line in UTF-8, and may be .gz, .bz2, .xz or .zst. Repeat a flag to give
 several files. --tsv reads files with both sentences on a line, separated by a TAB. Without
-validation text, pairs are held out of the training text.
+validation text, pairs are held out of the training text. With the vocabulary of a model such as
+NLLB, each source gets the tokens of --target_language and --source_language.
 
 The same command resumes after a kill. OUTPUT_DIR/report.html shows statistics and dropped pairs.
 """
@@ -54,6 +55,7 @@ def define_flags() -> None:
     flags.DEFINE_list("tsv_columns", None, columns_help)
     quoted_help = "read --tsv as a spreadsheet saves it: with quoted columns, or as CSV"
     flags.DEFINE_boolean("tsv_quoted", False, quoted_help)
+    config_flags.define_option_flags("source_language", "target_language")
     for name, reader in plugins.all_of("corpora"):
         flags.DEFINE_multi_string(name, [], f"train on: {reader.help}")
         flags.DEFINE_multi_string(f"valid_{name}", [], f"validate on: {reader.help}")
@@ -71,7 +73,7 @@ def define_flags() -> None:
     flags.DEFINE_string("vocab_from", None, vocab_help)
     config_flags.define_option_class_flags(PrepareOptions, _OPTIONS)
     shares = ",".join(f"{kind}:{share}" for kind, share in DEFAULT_SHARES.items())
-    augment_help = "changes of training pairs and their shares, as in upper:0.05; default: "
+    augment_help = "training pairs to change, as in upper:0.05; default: "
     flags.DEFINE_list("augment", None, augment_help + shares)
     languages_help = "drop pairs that are not in these languages, as in en,de"
     flags.DEFINE_list("check_languages", None, languages_help)
@@ -104,11 +106,24 @@ def _options() -> PrepareOptions:
     """Returns the options. Each option has a flag of the same name."""
     values = config_flags.values_of(_names(PrepareOptions))
     values["symbols"] = tuple(config_flags.parse_symbols(values["symbols"])) or None
+    values["source_tag"] = _source_tag()
     values["max_length_ratio"] = values["max_length_ratio"] or None
     values["check_languages"] = values["check_languages"] and tuple(values["check_languages"])
     given = values["augment"]
     values["augment"] = dict(DEFAULT_SHARES) if given is None else _shares(given)
     return PrepareOptions(**values)
+
+
+def _source_tag() -> str | None:
+    """Returns --source_tag, or the tokens of the languages if the vocabulary has some."""
+    languages, tag = config_flags.languages(), FLAGS.source_tag
+    if any(languages) and FLAGS.vocab_from is not None and tag is None:
+        tag = prepare.language_tag(FLAGS.vocab_from, *languages)
+    readers = [f"{prefix}{name}" for name in plugins.names("corpora") for prefix in ("", "valid_")]
+    if tag == FLAGS.source_tag and not any(FLAGS[name].value for name in readers):
+        reason = "without a corpus of several languages, or a --vocab_from with some. Remove it."
+        app.reject_unused(["source_language", "target_language"], reason)
+    return tag
 
 
 def _shares(texts: Sequence[str]) -> dict[str, float]:

@@ -44,6 +44,7 @@ class ConvertSettings(TypedDict, total=False):
     num_heads: int | None
     normalize_punctuation: str | None
     keep_text: str | None
+    keep_languages: str | None
 
 class PrepareSettings(TypedDict, total=False):
     vocab_size: int
@@ -67,6 +68,8 @@ class PrepareSettings(TypedDict, total=False):
     augment: Mapping[str, float]
     num_workers: int | None
     ray: str | None
+    source_language: str | None
+    target_language: str | None
 
 class TrainSettings(TypedDict, total=False):
     source_vocab_size: int

@@ -244,6 +244,16 @@ def prepare(
     return PreparedData(output_dir, json.loads(text), reused=False)
 
 
+def language_tag(
+    vocab_from: str, source_language: str | None, target_language: str | None
+) -> str | None:
+    """Returns the `source_tag` for languages of a vocabulary, or None if it has no languages."""
+    vocabulary = Vocabulary.load(vocab_from)
+    if vocabulary.languages is None:
+        return None
+    return vocabulary.with_languages(source_language, target_language).language_tag
+
+
 class _CleanCorpora(NamedTuple):
     """The cleaned corpora of a split.
 

@@ -94,8 +94,7 @@ class Engine:
     @functools.cached_property
     def source_tag(self) -> str | None:
         """The default languages of the model, or None if it has no tokens for them."""
-        languages = None if self.vocabulary is None else self.vocabulary.languages
-        return languages and " ".join(f">>{code}<<" for code in reversed(languages))
+        return None if self.vocabulary is None else self.vocabulary.language_tag
 
     # Users of the model call these methods. Arrays may be tensors.
 

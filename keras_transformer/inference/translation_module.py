@@ -146,9 +146,7 @@ class TranslationModule(tf.Module):
         """Returns a translator of the same models with other default languages, if any is given."""
         if source is None and target is None:
             return self
-        vocabulary = self.tokenizer.vocabulary
-        own = vocabulary.languages or ("", "")
-        vocabulary = vocabulary.with_languages(source or own[0], target or own[1])
+        vocabulary = self.tokenizer.vocabulary.with_languages(source, target)
         changed = self.with_options(shortlist=self.shortlist)
         changed.tokenizer = Tokenizer(*vocabulary.models().values())
         return changed

@@ -161,14 +161,21 @@ class Vocabulary:
         source, target = (str(proto.trainer_spec.accept_language[0]) for proto in protos)
         return source, target
 
-    def with_languages(self, source: str, target: str) -> Vocabulary:
-        """Returns a copy with other default languages."""
+    @property
+    def language_tag(self) -> str | None:
+        """The start of a text in the default languages, such as ">>deu<< >>eng<<", or None."""
+        return self.languages and " ".join(f">>{code}<<" for code in reversed(self.languages))
+
+    def with_languages(self, source: str | None, target: str | None) -> Vocabulary:
+        """Returns a copy with other default languages. None keeps a language."""
         require(bool(self.language_ids), "This model has no languages to choose from.")
-        check_names([source, target], [*self.language_ids], "a language of this model")
+        codes = [code for code in (source, target) if code is not None]
+        check_names(codes, [*self.language_ids], "a language of this model")
         models = []
         for model, code in ((self.source_model, source), (self.target_model, target)):
             proto = ModelProto.FromString(model)
-            proto.trainer_spec.accept_language[:] = [code]
+            if code is not None:
+                proto.trainer_spec.accept_language[:] = [code]
             models.append(proto.SerializeToString(deterministic=True))
         return Vocabulary(*models)
 

@@ -62,13 +62,13 @@ MODELS = {
 }
 
 
-def with_languages(model):
-    """Adds languages, by default from aa to bb, to a SentencePiece model of source and target."""
-    source = append_symbols(model, [f"\u2581>>{code}<<" for code in ("aa", "bb", "cc")])
+def with_languages(model, codes=("aa", "bb", "cc")):
+    """Adds languages to a SentencePiece model. The first two are the default source and target."""
+    source = append_symbols(model, [f"\u2581>>{code}<<" for code in codes])
     target = ModelProto.FromString(source)
-    for piece in target.pieces[-3:]:
+    for piece in target.pieces[-len(codes) :]:
         piece.type = CONTROL
-    return Vocabulary(source, target.SerializeToString()).with_languages("aa", "bb")
+    return Vocabulary(source, target.SerializeToString()).with_languages(*codes[:2])
 
 
 def make_run(path, name="paper", tokenizer=None, **changes):

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
+from keras_transformer import plugins
 from keras_transformer.config import Config
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.errors import check_names
@@ -25,10 +26,12 @@ from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.runs.run_directory import RunDirectory
 from keras_transformer.text.vocabulary import Vocabulary
 from tests.builders import PHRASES, SHARED_RUNS, refuses, weekly
+from tests.conftest import random_shortlist
 from tests.driver import CommandResult, Driver
 from tests.export.model_variants import make_run
 from tests.extensions.serving.running_server import running_server
 from tests.inference.scoring_test import forward_pass
+from tests.messages import tells
 
 BALL = "a red ball"
 # Texts, and the languages at the start of their ids.
@@ -192,6 +195,9 @@ def test_wrong_languages_and_formats_are_refused(
     arguments["options"] = ExportOptions(languages=("en", "de"))
     for format, fact in (("huggingface", "MarianMT"), ("argos", "begin")):
         refuses(export, {**arguments, "format": format}, fact)
+    options = ExportOptions(shortlist=random_shortlist(run, 2))
+    prepare = plugins.find("exporters", "ctranslate2").prepare
+    refuses(prepare, (load_translator(run.path), options), "language", "CTranslate2", "shortlist")
     config = Config().updated(model__forced_language=True).model
     refuses(check_expressible, (config,), "forced_language", "MarianMT")
 
@@ -220,11 +226,48 @@ def test_fine_tuning_on_tagged_text(run: RunDirectory, tmp_path: Path) -> None:
     assert best.details and best.details["tokens"][0] == "▁>>cc<<"
     sampled = {"data": data, "run_dir": tmp_path / "no", "subword_alpha": 0.1, **settings}
     refuses(kt.train, sampled, "subword_alpha")
-    same |= {"output_dir": tmp_path / "tagged", "source_tag": ">>cc<< >>bb<<"}
-    tagged = kt.prepare(pairs=[("the river", "am Fluss")] * 2, valid_pairs=1, **same)
-    assert tagged.tokenizer.fingerprint == run.tokenizer().fingerprint
-    source = TokenStore(tagged.directory / "train").source
-    assert source.ids(np.array([0]))[:2].tolist() == [ids["cc"], ids["bb"]]
+
+
+@pytest.mark.parametrize("flags", [["source", "target"], ["target"]])
+def test_data_is_prepared_in_chosen_languages(
+    flags: list[str], run: RunDirectory, driver: Driver, tmp_path: Path
+) -> None:
+    for name, text in (("en", "the river"), ("de", "am Fluss")):
+        (tmp_path / name).write_text(f"{text}\n{text}\n")
+    codes = {"source": "bb", "target": "cc"}
+    languages: Any = {f"{side}_language": codes[side] for side in flags}
+    same: Any = {"vocab_from": run.path, "valid_pairs": 1, "num_workers": 1, **languages}
+    data = kt.prepare(tmp_path / "en", tmp_path / "de", output_dir=tmp_path / "data", **same)
+    assert data.tokenizer.fingerprint == run.tokenizer().fingerprint
+    store, ids = TokenStore(data.directory / "train"), data.tokenizer.vocabulary.language_ids
+    source, target = (side.ids(np.array([0])).tolist() for side in store.sides)
+    assert source[:2] == [ids["cc"], ids["bb" if "source" in flags else "aa"]]
+    assert target[0] == ids["cc"]
+    # The command gives the same data: it finds them complete.
+    given = [f"--{name}={code}" for name, code in languages.items()]
+    given += "--source=en --target=de --valid_pairs=1 --output_dir=data".split()
+    found = driver.run(tmp_path, "prepare", [*given, f"--vocab_from={run.path}"], "")
+    assert found.code == 0 and "already holds" in found.out
+
+
+def test_languages_of_data_must_be_those_of_a_vocabulary(
+    run: RunDirectory, run_directory: RunDirectory, driver: Driver, tmp_path: Path
+) -> None:
+    same: Any = {"pairs": [("a", "b")] * 2, "output_dir": tmp_path / "data", "valid_pairs": 1}
+    for vocabulary, language, facts in (
+        (run.path, "ab", ["'ab'", "aa, bb, cc"]),
+        (run_directory.path, "aa", ["no languages", run_directory.path]),
+        (None, "aa", ["vocab_from", "None"]),
+    ):
+        given = {**same, "vocab_from": vocabulary, "target_language": language}
+        refuses(kt.prepare, given, *facts)
+    refuses(kt.prepare, {**given, "vocab_from": run.path, "source_tag": "x"}, "source_tag")
+    (tmp_path / "text").write_text("a\nb\n")
+    flags = "--source=text --target=text --output_dir=data --target_language=aa".split()
+    for more in ([], [f"--vocab_from={run_directory.path}"], ["--source_tag=<2de>"]):
+        found = driver.run(tmp_path, "prepare", [*flags, *more], "")
+        assert found.code == 1 and tells(found.err, "--target_language", "--vocab_from")
+    assert not (tmp_path / "data").exists()
 
 
 def test_documents_have_the_languages_in_each_sentence(run: RunDirectory) -> None:

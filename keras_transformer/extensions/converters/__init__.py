@@ -84,6 +84,9 @@ class ConvertOptions(Settings):
     keep_text: str | None = _option(
         None, " ".join(FORMATS), "text of both languages: keep only the tokens that it needs"
     )
+    keep_languages: str | None = _option(
+        None, "huggingface", "of many languages: those to keep besides the default ones, as in a,b"
+    )
 
     @property
     def sentencepiece(self) -> tuple[str, str] | None:
@@ -126,6 +129,11 @@ def read_model(
     read = getattr(importlib.import_module(f"{__name__}.{module}"), function)
     try:
         model: ConvertedModel = read(Path(path), options)
+        model.check_size()
+    except InputError as error:
+        if str(path) in str(error):
+            raise
+        raise InputError(f"{path}: {error}") from error
     except MemoryError:  # a damaged header may have a huge shape
         raise InputError(f"{path} needs more memory than there is, or it is damaged.") from None
     if options.normalize_punctuation is not None:
@@ -138,7 +146,11 @@ def read_model(
     if options.keep_text is not None:
         from keras_transformer.extensions.converters import trimming
 
-        model = trimming.keep_text(model, options.keep_text)
+        model = trimming.keep_text(model, options.keep_text, options.keep_languages)
+    elif options.keep_languages is not None:
+        from keras_transformer.extensions.converters import trimming
+
+        model = trimming.keep_languages(model, options.keep_languages)
     return model
 
 

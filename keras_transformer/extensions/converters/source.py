@@ -63,9 +63,11 @@ class ConvertedModel:
     weights: Arrays  # float32, by the paths of `Transformer.weights_by_path`
     vocabulary: Vocabulary  # its ids are the rows of the embeddings
 
-    def transformer(self, dtype: str | None = None) -> Transformer:
-        """Returns the Keras model with the converted weights."""
-        # First, because a damaged configuration may describe a model that fits into no memory.
+    def check_size(self) -> None:
+        """Raises an error if the weights have another size than the model of the configuration.
+
+        A damaged configuration may describe a model that fits into no memory.
+        """
         found = sum(array.size for array in self.weights.values())
         needed = self.config.model.num_parameters()
         if found != needed:
@@ -73,6 +75,9 @@ class ConvertedModel:
                 f"The weights have {found:,} values, but a model of this configuration has "
                 f"{needed:,}. They belong to another model."
             )
+
+    def transformer(self, dtype: str | None = None) -> Transformer:
+        """Returns the Keras model with the converted weights."""
         transformer = Transformer(self.config.model, dtype=dtype)
         transformer.assign_weights(self.weights)
         return transformer

@@ -1,4 +1,4 @@
-"""Smaller vocabularies: a converted model keeps only the tokens that a text needs.
+"""Smaller vocabularies: a converted model keeps only the tokens of a text or of some languages.
 
 The embeddings are a large part of a multilingual model (43 % of NLLB-600M), and a user needs only
 the tokens of some languages. The logits of tokens that are kept do not change.
@@ -10,11 +10,13 @@ import logging
 from collections.abc import Iterable, Sequence, Set
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import regex
 
 from keras_transformer.data.reading import read_text
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, check_names, needs_extra
 from keras_transformer.extensions.converters.source import ConvertedModel, make_model
 from keras_transformer.text.model_proto import BPE, NORMAL, UNUSED, ModelProto
 from keras_transformer.text.vocabulary import Vocabulary
@@ -32,41 +34,107 @@ _AXES = (
         "output_projection/bias": 0,
     },
 )
+# Codes that stand for several scripts of Unicode. Characters of no script are in all texts.
+_SCRIPTS = {"Hans": "Hani", "Hant": "Hani", "Jpan": "Hani Hira Kana", "Kore": "Hang Hani"}
+_NO_SCRIPT = "Zyyy Zinh"
 
 
-def keep_text(model: ConvertedModel, path: str | Path) -> ConvertedModel:
+def keep_text(
+    model: ConvertedModel, path: str | Path, languages: str | None = None
+) -> ConvertedModel:
     """Returns the model with the tokens that a text of its languages needs, and logs a report.
 
-    The lines of the text may be of the source and of the target, in any order.
+    The lines of the text may be of the source and of the target, in any order. With `languages`,
+    the model keeps only these, as with `keep_languages`.
     """
+    old = model.vocabulary
+    codes = {*old.language_ids} if languages is None else _codes_to_keep(old, languages)
     lines = [line.encode() for line in read_text(path)]
     if not any(line.strip() for line in lines):
         raise InputError(f"{path} has only empty lines. Give a text of both languages.")
-    old = model.vocabulary
     # Rows of ids, for the source and for the target.
     rows = [old.encode_source(lines), old.encode_target(lines)]
-    if is_shared := old.joint or model.config.model.tie_embeddings == "all":
-        rows = [[a + b for a, b in zip(*rows, strict=True)]] * 2
-    protos = [ModelProto.FromString(m) for m in (old.source_model, old.target_model)]
-    needed = [_needed_ids(*side) for side in zip(protos, map(_union, rows), strict=True)]
-    if is_shared:
+    trimmed = _with_tokens(model, [*map(_union, rows)], codes)
+    pairs = zip(_texts(old, lines), _texts(trimmed.vocabulary, lines), strict=True)
+    changed = sum(one != other for one, other in pairs)
+    log.info("%d of %s segmentations of the text change.", changed, f"{2 * len(lines):,}")
+    sign = 1 if _shares_ids(model) else -1  # tells ids of the target from equal ids of the source
+    _report_new_tokens([[*a, *(sign * i for i in b)] for a, b in zip(*rows, strict=True)])
+    return trimmed
+
+
+def keep_languages(model: ConvertedModel, languages: str) -> ConvertedModel:
+    """Returns the model without the tokens of other languages and scripts, and logs a report.
+
+    It keeps its default languages, and those of `languages`, as in "deu_Latn,eng_Latn". A text in
+    their scripts has the same tokens as before. Single characters of all scripts are kept, so that
+    a name in another script does not become unknown.
+    """
+    codes = _codes_to_keep(model.vocabulary, languages)
+    scripts = " ".join([_NO_SCRIPT, *map(_scripts, codes)]).split()
+    pattern = regex.compile("[" + "".join(rf"\p{{{name}}}" for name in scripts) + "]*|.")
+    used = [
+        {i for i, p in enumerate(proto.pieces) if p.type == NORMAL and pattern.fullmatch(p.piece)}
+        for proto in _protos(model.vocabulary)
+    ]
+    return _with_tokens(model, used, codes)
+
+
+def _codes_to_keep(vocabulary: Vocabulary, languages: str) -> set[str]:
+    """Returns the default languages and the given ones, as in "deu_Latn,eng_Latn"."""
+    if vocabulary.languages is None:
+        raise InputError(f"keep_languages is {languages}, but the model has no languages.")
+    codes = languages.split(",")
+    check_names(codes, [*vocabulary.language_ids], "a language of the model (keep_languages)")
+    return {*codes, *vocabulary.languages}
+
+
+def _scripts(code: str) -> str:
+    """Returns the scripts of a language: "Latn" of deu_Latn, and the likely ones of de or de_DE."""
+    language, _, script = code.partition("_")
+    if len(script) != 4:  # a region, or nothing
+        with needs_extra("convert", "keep_languages"):
+            from babel.core import get_global
+        likely = get_global("likely_subtags").get(language)
+        if likely is None:
+            raise InputError(f"The script of {code} is unknown. Keep a text of it (keep_text).")
+        script = likely.split("_")[1]
+    return _SCRIPTS.get(script, script)
+
+
+def _shares_ids(model: ConvertedModel) -> bool:
+    """Returns whether a token must have the same id in the source and in the target."""
+    vocabulary, tying = model.vocabulary, model.config.model.tie_embeddings
+    return vocabulary.joint or tying == "all" or vocabulary.languages is not None
+
+
+def _protos(vocabulary: Vocabulary) -> list[Any]:
+    """Returns the parsed SentencePiece models of the source and of the target."""
+    return [ModelProto.FromString(m) for m in (vocabulary.source_model, vocabulary.target_model)]
+
+
+def _with_tokens(
+    model: ConvertedModel, used: Sequence[Set[int]], codes: Set[str]
+) -> ConvertedModel:
+    """Returns the model with the tokens that a text with some ids needs, and some languages."""
+    old = model.vocabulary
+    protos = _protos(old)
+    needed = [_needed_ids(*side) for side in zip(protos, used, strict=True)]
+    if _shares_ids(model):
         needed = [needed[0] | needed[1]] * 2
     special = [old.pad_id, old.unknown_id, old.start_id, old.end_id]  # on both sides equal
-    kept = [[*special, *sorted(ids - {*special})] for ids in needed]
+    dropped = {*special, *(i for code, i in old.language_ids.items() if code not in codes)}
+    kept = [[*special, *sorted(ids - dropped)] for ids in needed]
     models = [_with_ids(*side) for side in zip(protos, kept, strict=True)]
     new = Vocabulary(models[0], None if old.joint else models[1])
     weights = dict(model.weights)
     for ids, axes in zip(kept, _AXES, strict=True):
         for name in axes.keys() & weights.keys():
             weights[name] = np.take(weights[name], ids, axes[name])
-    pairs = zip(_texts(old, lines), _texts(new, lines), strict=True)
-    log.info(
-        "Kept %s of %s target tokens. %d of %s segmentations of the text change.",
-        f"{new.target_vocab_size:,}", f"{old.target_vocab_size:,}",
-        sum(one != other for one, other in pairs), f"{2 * len(lines):,}",
-    )  # fmt: skip
-    sign = 1 if is_shared else -1  # tells ids of the target from equal ids of the source
-    _report_new_tokens([[*a, *(sign * i for i in b)] for a, b in zip(*rows, strict=True)])
+    sizes = f"{new.target_vocab_size:,}", f"{old.target_vocab_size:,}"
+    log.info("Kept %s of %s target tokens.", *sizes)
+    if old.language_ids:
+        log.info("Kept %d of %d languages.", len(new.language_ids), len(old.language_ids))
     return make_model(model.config, weights, new)
 
 

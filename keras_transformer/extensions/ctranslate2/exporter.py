@@ -18,7 +18,9 @@ The engine searches itself, and its options are given when it translates. Even w
 * An empty source (only the end token) gets a translation.
 
 A shortlist becomes `vmap.txt`, which `translate_batch` uses with `use_vmap=True`. CTranslate2 lets
-each sentence use the candidates of the whole batch, so its results depend on the batch.
+each sentence use the candidates of the whole batch, so its results depend on the batch. A
+`target_prefix` must not be combined with it: version 4.8 looks the prefix up in the candidates of
+an earlier batch, so it fails or begins with another token.
 
 `kt.load` opens a version with a beam of 4 and log P / length^0.6, which its options change.
 
@@ -37,7 +39,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.decoding.shortlist import Shortlist
-from keras_transformer.errors import InputError, needs_extra
+from keras_transformer.errors import InputError, needs_extra, require
 from keras_transformer.export import Exporter, ExportOptions
 from keras_transformer.inference import manifest
 from keras_transformer.inference.translation_module import TranslationModule
@@ -88,6 +90,11 @@ class CTranslate2Exporter(Exporter):
                 raise InputError(
                     f"model.{name} is {value}, but CTranslate2 supports only {supported} here."
                 )
+        require(
+            options.shortlist is None or translator.tokenizer.vocabulary.languages is None,
+            "Translations of this model begin with a language, which CTranslate2 confuses with "
+            "others if it has a shortlist. Export without a shortlist, or for another format.",
+        )
         return translator
 
     def write(self, translator: TranslationModule, folder: Path, options: ExportOptions) -> None:

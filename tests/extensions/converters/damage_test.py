@@ -237,7 +237,7 @@ def test_files_that_do_not_fit_are_named(name: str, row: tuple[Any, ...], tmp_pa
     source_format, _, file = name.partition("/")
     *changes, facts = row
     change(toolkits.copy_of(source_format, tmp_path) / file, *changes)
-    refuses(lambda: toolkits.convert(tmp_path, source_format).transformer(), (), *facts)
+    refuses(toolkits.convert, (tmp_path, source_format), tmp_path, *facts)
 
 
 @pytest.mark.parametrize("side", ["source", "target"])

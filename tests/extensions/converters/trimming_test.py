@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from keras_transformer.errors import InputError
 from keras_transformer.extensions.converters import convert, read_model, trimming
 from keras_transformer.extensions.converters.source import ConvertedModel, make_model
 from keras_transformer.models.transformer import Transformer
+from keras_transformer.text.model_proto import UNIGRAM, ModelProto
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
-from tests.builders import PHRASES, tiny_config
+from tests.builders import PHRASES, refuses, tiny_config
+from tests.export.model_variants import with_languages
 from tests.extensions.converters.toolkits import FIXTURES
 from tests.messages import mentions
 
@@ -20,15 +23,32 @@ MARIAN = FIXTURES / "marian"
 TEXT = ["a dog runs", "ein Hund rennt", "a green boy", "the red ball ☃", "</s> der Ball"]
 
 
-def bpe_model(joint: bool) -> ConvertedModel:
-    lines = [text.encode() for pair in PHRASES for text in pair]
-    models = [learn_vocabulary(part, 90, model_type="bpe") for part in (lines, lines[::2])]
-    vocabulary = Vocabulary(models[0], None if joint else models[1])
-    config = tiny_config(model__tie_embeddings="all" if joint else "none")
-    model = make_model(config, {}, vocabulary)
+# The first two are the default languages. The script of the last one is unknown.
+CODES = ("eng_Latn", "de", "rus_Cyrl", "jpn_Jpan", "zh_CN", "ns")
+LATIN = ["a green dog, 3 (¾) m", "ein Hund läuft: e\u0301"]
+OTHERS = {"rus_Cyrl": "собака бежит", "jpn_Jpan": "犬がボールで遊ぶー", "zh_CN": "一条狗在跑"}
+
+
+def random_model(vocabulary: Vocabulary, tying: str) -> ConvertedModel:
+    model = make_model(tiny_config(model__tie_embeddings=tying), {}, vocabulary)
     weights = Transformer(model.config.model).weights_by_path()
     arrays = {path: np.array(weight) for path, weight in weights.items()}
     return make_model(model.config, arrays, vocabulary)
+
+
+def bpe_model(joint: bool) -> ConvertedModel:
+    lines = [phrase.encode() for phrase in PHRASES]
+    models = [learn_vocabulary(part, 90, model_type="bpe") for part in (lines, lines[::2])]
+    vocabulary = Vocabulary(models[0], None if joint else models[1])
+    return random_model(vocabulary, "all" if joint else "none")
+
+
+def language_model(tying: str = "all") -> ConvertedModel:
+    lines = [text.encode() for text in [*LATIN, *OTHERS.values()] * 9]
+    proto = ModelProto.FromString(learn_vocabulary(lines, 150, model_type="bpe"))
+    if tying == "none":  # the scores of the pieces fit to both types
+        proto.trainer_spec.model_type = UNIGRAM
+    return random_model(with_languages(proto.SerializeToString(), CODES), tying)
 
 
 MODELS = {
@@ -42,11 +62,12 @@ MODELS = {
         source_language="eng_Latn",
         target_language="deu_Latn",
     ),
+    "languages, separate matrices": lambda: language_model("none"),
 }
 
 
-def segmentations(vocabulary: Vocabulary) -> list[list[str]]:
-    lines = [line.encode() for line in TEXT]
+def segmentations(vocabulary: Vocabulary, texts: list[str] = TEXT) -> list[list[str]]:
+    lines = [text.encode() for text in texts]
     rows = vocabulary.encode_source(lines), vocabulary.encode_target(lines)
     return [
         [pieces[i] for i in ids]
@@ -98,3 +119,53 @@ def test_a_text_that_cannot_be_used_is_refused(text: str | None, fact: str, tmp_
         file.write_text(text)
     with pytest.raises(InputError, match=mentions("text", fact)):
         trimming.keep_text(bpe_model(joint=True), file)
+
+
+@pytest.mark.parametrize("tying", ["all", "none"])
+@pytest.mark.parametrize("code", OTHERS)
+def test_languages_keep_their_scripts(
+    tying: str, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = language_model(tying)
+    with caplog.at_level(logging.INFO):
+        new = trimming.keep_languages(old, code)
+    assert [*new.vocabulary.language_ids] == ["eng_Latn", "de", code]
+    assert new.vocabulary.languages == old.vocabulary.languages
+    assert "3 of 6 languages" in caplog.text
+    kept = [*LATIN, OTHERS[code], " ".join([*LATIN, OTHERS[code]])]
+    assert segmentations(new.vocabulary, kept) == segmentations(old.vocabulary, kept)
+    # Other texts become single characters, which are not unknown.
+    others = [text for other, text in OTHERS.items() if other not in (code, "zh_CN")]
+    changed = segmentations(new.vocabulary, others)
+    assert changed != segmentations(old.vocabulary, others)
+    assert all("<unk>" not in row for row in changed)
+    # Each token keeps its vectors.
+    pieces = [model.vocabulary.pieces()[1] for model in (old, new)]
+    rows = [pieces[0].index(piece) for piece in pieces[1]]
+    name = "embedding/embeddings" if tying == "all" else "target_embedding/embeddings"
+    np.testing.assert_array_equal(new.weights[name], old.weights[name][rows])
+
+
+def test_a_text_and_languages_keep_what_both_need(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("\n".join(TEXT), "utf-8")
+    options: Any = {"source_language": "eng_Latn", "target_language": "deu_Latn"}
+    options |= {"keep_text": str(tmp_path / "text"), "keep_languages": "fra_Latn"}
+    model = convert(str(FIXTURES / "multilingual" / "nllb"), "huggingface", **options)
+    assert {*model.vocabulary.language_ids} == {"eng_Latn", "deu_Latn", "fra_Latn"}
+    assert segmentations(model.vocabulary) == segmentations(MODELS["languages"]().vocabulary)
+    model.transformer()  # checks the shapes
+
+
+def test_languages_that_cannot_be_kept_are_refused() -> None:
+    model = language_model()
+    for languages, facts in (
+        ("rus", ["'rus'", "rus_Cyrl", "keep_languages"]),
+        ("rus_Cyrl,", ["''", "keep_languages"]),
+        ("ns", ["ns", "script", "keep_text"]),
+    ):
+        refuses(trimming.keep_languages, (model, languages), *facts)
+    refuses(trimming.keep_languages, (bpe_model(True), "de"), "de", "no languages")
+    refuses(
+        convert, {"path": str(MARIAN), "source_format": "marian", "keep_languages": "de"},
+        "keep_languages", "huggingface", "marian",
+    )  # fmt: skip
