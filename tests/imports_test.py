@@ -53,6 +53,7 @@ EXTENSIONS: dict[str, set[str]] = {
     "augmentation": {"alignment", "documents"},
     "corpora": set(),
     "pages": {"serving"},
+    "ray": set(),
     "paper": {"alignment", "corpora"},
 }
 WITHOUT_TENSORFLOW = ("config", "errors", "layers", "models", "presets")

@@ -84,7 +84,7 @@ def stub() -> str:
     training = types_of(TrainingConfig) | types_of(TrainOptions)
     both = {f"decoding__{name}": search[name] for name in search if name in training}
     del prepare["valid_pairs"], training["init_from"]  # arguments of their own
-    others = {"num_workers": "int | None"}
+    others = {"num_workers": "int | None", "ray": "str | None"}
     others |= {f"{side}_language": "str | None" for side in ("source", "target")}
     load = {"precision": "str", "jit_compile": "bool", "threads": "int | None"}
     sections: dict[str, Mapping[str, str]] = {

@@ -33,6 +33,7 @@ FEATURES = {
     "terms and quality": (403, 411, 458, 168, 111, 3),
     "models of other toolkits": (373, 642, 1_473, 0, 187, 3),
     "the gateway": (1, 971, 779, 70, 138, 8),
+    "a cluster of machines": (38, 170, 200, 0, 32, 2),
 }
 # The lines that were planned for the core and the extensions. Real text, with alignments and the
 # changes of training pairs, has about 600 more. The others, and the package, have less.
@@ -43,14 +44,15 @@ PLANNED = {
     "terms and quality": 900,
     "models of other toolkits": 1_300,
     "the gateway": 900,
+    "a cluster of machines": 350,
 }
 BUDGETS = dict(zip(KINDS, map(sum, zip(*FEATURES.values(), strict=True)), strict=True))
 # Lines of code in folders of the package.
 FOLDERS = {
-    "api": 464,
-    "cli": 872,
+    "api": 468,
+    "cli": 880,
     "config": 527,
-    "data": 2_049,
+    "data": 2_075,
     "decoding": 1_001,
     "evaluation": 295,
     "export": 1_597,

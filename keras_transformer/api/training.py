@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 import keras
 import numpy as np
 
+from keras_transformer import plugins
 from keras_transformer.api.translator import Translator, checked_texts, is_text, load
 from keras_transformer.config import Config, RunConfig
 from keras_transformer.data import prepare as preparation
 from keras_transformer.data.corpus import Corpus, parallel_files
 from keras_transformer.data.prepare import PreparedData, PrepareOptions
 from keras_transformer.data.token_store import TokenStore
+from keras_transformer.data.workers import choose_workers
 from keras_transformer.errors import InputError, check_names, check_path, check_paths, require
 from keras_transformer.export import ExportOptions, ExportResult, export
 from keras_transformer.runs.machine import available_cores
@@ -67,8 +69,9 @@ def prepare(
         valid_pairs: the number of held-out pairs, or pairs for validation, as for `pairs`.
         vocab_from: prepared data, a tokenizer or a SentencePiece model with the vocabulary to use.
         **options: fields of `PrepareOptions`, such as `vocab_size` or `max_tokens`;
-            `num_workers`, the number of processes; and `source_language` and `target_language`, as
-            in "deu_Latn", if `vocab_from` is of a model such as NLLB.
+            `num_workers`, the number of processes, or `ray`, the address of a cluster that does
+            the work; and `source_language` and `target_language`, as in "deu_Latn", if `vocab_from`
+            is of a model such as NLLB.
 
     Returns:
         The data, with a `tokenizer`, and datasets for `model.fit`.
@@ -82,9 +85,11 @@ def prepare(
     """
     names = [field.name for field in dataclasses.fields(PrepareOptions)]
     others = ["num_workers", "source_language", "target_language"]
-    check_names(options, [*names, *others], "an option of prepare")
+    runners = plugins.names("task_runners")
+    check_names(options, [*names, *others, *runners], "an option of prepare")
     chosen: dict[str, Any] = {**options}
     num_workers, *languages = (chosen.pop(name, None) for name in others)
+    workers = choose_workers(num_workers, {name: chosen.pop(name, None) for name in runners})
     for name in chosen.keys() & {"symbols", "check_languages"}:
         if not isinstance(chosen[name], list | tuple | None):
             raise InputError(f"{name} is {chosen[name]!r}. Give a list, such as ['<2de>'].")
@@ -102,7 +107,7 @@ def prepare(
         PrepareOptions(**chosen),
         valid_corpora=_corpora(valid_source, valid_target, valid_pairs, "valid_pairs"),
         vocab_from=vocab_from,
-        num_workers=num_workers or available_cores(),
+        num_workers=workers or available_cores(),
     )
 
 

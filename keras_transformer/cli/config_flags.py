@@ -9,7 +9,9 @@ from typing import Any, Literal
 
 from absl import flags
 
+from keras_transformer import plugins
 from keras_transformer.config import Config, DecodingConfig, TrainingConfig
+from keras_transformer.data.workers import Workers, choose_workers
 from keras_transformer.errors import InputError
 from keras_transformer.inference import MIN_QUALITY, ON_LOW_QUALITY, PRECISIONS, Languages
 
@@ -88,6 +90,18 @@ def define_option_flags(*names: str, **defaults: Any) -> None:
         at_least_1 = {"lower_bound": 1} if name in ("workers", "threads") else {}
         default = defaults.get(name, _DEFAULTS.get(name))
         getattr(flags, f"DEFINE_{kind}")(name, default, help_text, **at_least_1)
+
+
+def define_worker_flags() -> None:
+    """Defines --workers, and a flag with an address for each task runner."""
+    define_option_flags("workers")
+    for name, runner in plugins.all_of("task_runners"):
+        flags.DEFINE_string(name, None, runner.help)
+
+
+def workers() -> Workers | None:
+    """Returns the number of processes, or the task runner, of the flags."""
+    return choose_workers(FLAGS.workers, values_of(plugins.names("task_runners")))
 
 
 def languages() -> Languages:

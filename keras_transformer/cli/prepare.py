@@ -8,8 +8,7 @@ Files have one sentence per line in UTF-8, and may be .gz, .bz2, .xz or .zst. Re
 several files. --tsv reads both sentences from a line, separated by a TAB. Without validation text,
 pairs are held out. --source_language and --target_language add the tokens of a model such as NLLB.
 
-The same command resumes after a kill, and returns at once if everything is complete.
-OUTPUT_DIR/report.html shows statistics, and the dropped pairs with the reasons.
+The same command resumes after a kill. OUTPUT_DIR/report.html shows statistics and dropped pairs.
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ def define_flags() -> None:
         flags.DEFINE_multi_string(f"valid_{name}", [], f"validate on: {reader.help}")
         config_flags.define_option_class_flags(reader.options)
     config_flags.define_path_flags("output_dir", required=True)
+    config_flags.define_worker_flags()
     config_flags.define_option_flags(
-        "workers",
         "valid_pairs",
         "symbols",
         "source_tag",
@@ -73,7 +72,7 @@ def define_flags() -> None:
     flags.DEFINE_string("vocab_from", None, vocab_help)
     config_flags.define_option_class_flags(PrepareOptions, _OPTIONS)
     shares = ",".join(f"{kind}:{share}" for kind, share in DEFAULT_SHARES.items())
-    augment_help = "changes of training pairs and their shares, as in upper:0.05; default: "
+    augment_help = "training pairs to change, as in upper:0.05; default: "
     flags.DEFINE_list("augment", None, augment_help + shares)
     languages_help = "drop pairs that are not in these languages, as in en,de"
     flags.DEFINE_list("check_languages", None, languages_help)
@@ -163,7 +162,7 @@ def main() -> None:
         _options(),
         valid_corpora=_corpora("valid_"),
         vocab_from=FLAGS.vocab_from,
-        num_workers=FLAGS.workers or available_cores(),
+        num_workers=config_flags.workers() or available_cores(),
     )
     print(prepared.summary())
 

@@ -67,6 +67,7 @@ class PrepareSettings(TypedDict, total=False):
     source_tag: str | None
     augment: Mapping[str, float]
     num_workers: int | None
+    ray: str | None
     source_language: str | None
     target_language: str | None
 

@@ -37,7 +37,7 @@ from keras_transformer.data.data_report import describe_side, summarize
 from keras_transformer.data.options import LEARNING_OPTIONS, PrepareOptions
 from keras_transformer.data.reading import Block
 from keras_transformer.data.token_store import IntArray, TokenStore, write_index
-from keras_transformer.data.workers import run_tasks
+from keras_transformer.data.workers import Workers, run_tasks
 from keras_transformer.errors import InputError, check_path, require
 from keras_transformer.runs.atomic import atomic_path, work_directory, write_text
 from keras_transformer.text.vocabulary import MAX_BYTES, Vocabulary
@@ -142,7 +142,7 @@ def prepare(
     *,
     valid_corpora: Sequence[Corpus] | None = None,
     vocab_from: str | Path | Vocabulary | None = None,
-    num_workers: int = 1,
+    num_workers: Workers = 1,
 ) -> PreparedData:
     """Cleans parallel corpora, learns a vocabulary, and encodes the corpora.
 
@@ -150,7 +150,8 @@ def prepare(
     `valid/`, and `report.json`. Until then, a hidden directory next to it has the finished parts.
     If the process is killed, the same call resumes. Complete data for the same input and options
     are returned unchanged. Memory does not grow with the corpus, because text is processed in
-    blocks. The result does not depend on `num_workers`, the number of processes.
+    blocks. The result does not depend on `num_workers`, the number of processes, or the
+    `TaskRunner` that does the work on other machines.
 
     `vocab_from` is a vocabulary, or the path of a tokenizer, of prepared data or of a SentencePiece
     model. Symbols that the vocabulary lacks are appended.
@@ -294,8 +295,9 @@ def _read(corpora: Sequence[Corpus], inputs: list[dict[str, Any]]) -> Iterator[B
 
 
 def _read_and_clean(
-    work: Path, corpora: Sequence[Corpus], options: PrepareOptions, num_workers: int, learns: bool
-) -> _CleanCorpora:
+    work: Path, corpora: Sequence[Corpus], options: PrepareOptions, num_workers: Workers,
+    learns: bool,
+) -> _CleanCorpora:  # fmt: skip
     """Reads and cleans the corpora of a split, finds duplicates, and samples pairs if `learns`."""
     inputs, sizes, samples = list[dict[str, Any]](), list[int](), list[list[SampledPair]]()
     report = CleaningReport()
@@ -305,8 +307,9 @@ def _read_and_clean(
     blocks = enumerate(_read(corpora, inputs))
     # A worker gets the share from when its task was made, which is at least the final one.
     tasks = ((block, work / f"{number:05d}", options, share) for number, block in blocks)
+    work.mkdir(parents=True, exist_ok=True)
     with progress_bar(None, "pairs", f"cleaning {work.name}") as bar:
-        for part, sample in run_tasks(clean_block, tasks, num_workers):
+        for part, sample in run_tasks(clean_block, tasks, num_workers, work):
             report.add(part)
             sizes.append(part["kept"])
             samples.append([pair for pair in sample if pair[0] < share])
@@ -364,7 +367,7 @@ def _learn_augmentations(
 
 def _encode(
     directory: Path, cleaned: Mapping[str, _CleanCorpora], vocabulary: Vocabulary,
-    options: PrepareOptions, augmentations: Sequence[Augmentation], num_workers: int,
+    options: PrepareOptions, augmentations: Sequence[Augmentation], num_workers: Workers,
 ) -> dict[str, Any]:  # fmt: skip
     """Writes both token stores, and returns their part of the report."""
     shards: dict[str, list[dict[str, Any]]] = {store: [] for store in STORES}
@@ -374,7 +377,7 @@ def _encode(
         blocks = zip(part.folders, part.fates_of_blocks(), strict=True)
         tasks = ((*block, *same) for block in blocks)
         with progress_bar(part.report.kept, "pairs", f"encoding {split}") as bar:
-            for result in run_tasks(encode_block, tasks, num_workers):
+            for result in run_tasks(encode_block, tasks, num_workers, directory):
                 part.report.add(result["cleaning"])
                 augmented.update(result["augmented"])
                 for name, found in result["augmented_examples"].items():

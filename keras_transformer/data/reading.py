@@ -47,6 +47,10 @@ class Block(NamedTuple):
     texts: tuple[bytes, ...]
     sha256: Mapping[str, str]
 
+    def __str__(self) -> str:
+        last = self.line + self.texts[0].count(b"\n") - 1
+        return f"lines {self.line:,} to {last:,} of {' and '.join(self.names)}"
+
 
 def open_binary(path: Path) -> io.BufferedReader:
     """Opens a file to read its bytes. Compressed files (gzip, bzip2, xz, zstd, and ZIP archives of

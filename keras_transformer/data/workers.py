@@ -1,4 +1,4 @@
-"""Runs a function on many tasks in several processes."""
+"""Runs a function on many tasks in several processes, or on other machines."""
 
 from __future__ import annotations
 
@@ -11,27 +11,56 @@ import signal
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
 
-from keras_transformer.errors import StoppedError
+from keras_transformer import plugins
+from keras_transformer.errors import StoppedError, require
 
 Result = TypeVar("Result")
 _HIDING = threading.Lock()
+# Runs the tasks of `run_tasks` on other machines. Its arguments are the function, the tasks, the
+# directory, and whether a task uses all cores. Paths in tasks are absolute, and the first argument
+# of a task tells a person which one it is.
+TaskRunner: TypeAlias = Callable[
+    [Callable[..., Any], Iterable[tuple[Any, ...]], Path, bool], Iterator[Any]
+]
+# The number of processes, or what runs the tasks on other machines.
+Workers: TypeAlias = int | TaskRunner
+
+
+def choose_workers(num_workers: int | None, addresses: Mapping[str, Any]) -> Workers | None:
+    """Returns the task runner whose address is given by its name, or the number of processes."""
+    for name, address in addresses.items():
+        if address is not None:
+            require(not num_workers, f"{name} and a number of workers: both given. Remove one.")
+            runner: TaskRunner = plugins.find("task_runners", name).connect(address)
+            return runner
+    return num_workers
 
 
 def run_tasks(
-    function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]], num_workers: int = 1
+    function: Callable[..., Result],
+    tasks: Iterable[tuple[Any, ...]],
+    workers: Workers,
+    directory: Path,
+    *,
+    uses_all_cores: bool = False,
 ) -> Iterator[Result]:
     """Yields the results of a function for all tasks, in the order of the tasks.
 
     With one worker, this process does the work. With more, it is done in processes that stop
     immediately on Ctrl-C, after an error, and when the iterator is closed. Only a few tasks are
-    taken ahead of their results. The function must be at the top of a module.
+    taken ahead of their results. The function must be at the top of a module. Tasks read and write
+    below `directory`, which exists.
     """
-    remaining = iter(tasks)
+    if not isinstance(workers, int):
+        yield from workers(function, tasks, directory, uses_all_cores)
+        return
+    num_workers, remaining = workers, iter(tasks)
     first = list(itertools.islice(remaining, 2))
     tasks = itertools.chain(first, remaining)
     if num_workers <= 1 or len(first) < 2:

@@ -56,7 +56,7 @@ def killed(number, _):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_results_come_in_the_order_of_the_tasks(count):
-    results = list(run_tasks(slow_first, zip([0, 1, 0, 1, 2], strict=True), count))
+    results = list(run_tasks(slow_first, zip([0, 1, 0, 1, 2], strict=True), count, Path()))
     assert [result["task"] for result in results] == [0, 1, 0, 1, 2]
     processes = {result["process"] for result in results}
     assert (os.getpid() in processes) == (count == 1) and len(processes) == count
@@ -70,19 +70,19 @@ def test_a_script_does_not_run_in_its_workers(monkeypatch, tmp_path):
     script.__file__ = str(tmp_path / "script.py")
     (tmp_path / "script.py").write_text("raise SystemExit(3)")
     monkeypatch.setitem(sys.modules, "__main__", script)
-    assert len(list(run_tasks(slow_first, zip([0, 1], strict=True), 2))) == 2
+    assert len(list(run_tasks(slow_first, zip([0, 1], strict=True), 2, Path()))) == 2
     assert sys.modules["__main__"] is script
 
 
 def test_a_single_task_needs_no_process():
-    assert next(run_tasks(slow_first, zip([1], strict=True), 2))["process"] == os.getpid()
+    assert next(run_tasks(slow_first, zip([1], strict=True), 2, Path()))["process"] == os.getpid()
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_errors_pass_through_unchanged_and_tasks_are_made_as_they_are_needed(count):
     made = []
     tasks = ((number,) for number in itertools.count() if not made.append(number))
-    results = run_tasks(picky, tasks, count)
+    results = run_tasks(picky, tasks, count, Path())
     assert [next(results)["task"] for _ in range(3)] == [0, 1, 2]
     with pytest.raises(InputError, match="task 3 is odd"):
         next(results)
@@ -92,7 +92,7 @@ def test_errors_pass_through_unchanged_and_tasks_are_made_as_they_are_needed(cou
 def test_a_killed_process_is_an_error():
     tasks = ((number, bytes(2**20)) for number in range(6))  # more than a pipe holds
     with pytest.raises(StoppedError, match=mentions("worker", "process", "killed")):
-        list(run_tasks(killed, tasks, 2))
+        list(run_tasks(killed, tasks, 2, Path()))
 
 
 @pytest.mark.parametrize("end", ["kill", "ctrl-c", "ctrl-c while starting"])
@@ -100,6 +100,7 @@ def test_workers_end_with_the_process_that_began_them_without_output(tmp_path, e
     """A terminal interrupts all processes. Those that wait for a block would wait for a minute."""
     program = """
 import sys
+from pathlib import Path
 from keras_transformer.data.workers import run_tasks
 from tests.data.workers_test import begin_and_wait
 if __name__ == "__mp_main__" and "starting" in sys.argv[1]:
@@ -107,7 +108,7 @@ if __name__ == "__mp_main__" and "starting" in sys.argv[1]:
 if __name__ == "__main__":
     try:
         # More than a pipe holds, as blocks are.
-        for result in run_tasks(begin_and_wait, [(bytes(2**20),)] * 6, 2):
+        for result in run_tasks(begin_and_wait, [(bytes(2**20),)] * 6, 2, Path()):
             pass
     except KeyboardInterrupt:
         sys.exit(130)
@@ -137,7 +138,7 @@ if __name__ == "__main__":
 
 def test_closing_the_results_stops_the_workers(tmp_path, monkeypatch):
     monkeypatch.setenv("WORKERS", str(tmp_path))
-    results = run_tasks(wait_unless_first, zip(range(9), strict=True), 2)
+    results = run_tasks(wait_unless_first, zip(range(9), strict=True), 2, Path())
     assert next(results) == {}
     start = time.monotonic()
     results.close()

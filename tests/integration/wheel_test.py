@@ -44,6 +44,7 @@ READY = {"demo": r"The playground is at http://\S+", "serving": r"REST at http:/
 READY["gateway"] = READY["serving"]
 # More commands that fail without the extra.
 ALSO = {
+    "ray": ["prepare --source=a.en --target=a.de --output_dir=r --ray=auto"],
     "litert": ["translate --model_dir=a.tflite --input=a.en"],
     "plots": [
         "report --run_dir=run",
@@ -59,10 +60,11 @@ CORE = [
     "evaluate --model_dir=run --source=a.en --reference=a.de --beam_size=1",
 ]
 
-# Extras that no command needs: their packages, which bin/site and the notebook use.
+# Extras whose commands do not run here: their packages.
 PACKAGES = {
     "docs": "furo myst_nb sphinx sphinx_copybutton sphinx_design",
     "notebook": "babel matplotlib",  # this environment has no JupyterLab
+    "ray": "ray",  # its commands need a cluster
 }
 
 # Runs the help of all commands, and then the commands of its arguments, and prints the exit code

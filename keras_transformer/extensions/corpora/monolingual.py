@@ -19,14 +19,16 @@ from typing import Any
 from keras_transformer.console import progress_bar
 from keras_transformer.data.blocks import read_blocks
 from keras_transformer.data.reading import Block, decode_lines, require_file
-from keras_transformer.data.workers import run_tasks
-from keras_transformer.errors import InputError
+from keras_transformer.data.workers import Workers, run_tasks
+from keras_transformer.errors import InputError, StoppedError
 from keras_transformer.inference import Languages
+from keras_transformer.inference.batching import use_cores_for_batches
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.loading import RUN_LOADER, find_loader, load_model
 from keras_transformer.inference.manifest import describe_files
 from keras_transformer.inference.translate import translate_lines, with_languages
 from keras_transformer.runs.atomic import work_directory, write_text
+from keras_transformer.tf_import import load_tensorflow
 
 BLOCK_LINES = 4096  # lines per block; a kill loses at most the block in progress
 
@@ -35,15 +37,16 @@ def translate_corpus(
     model_dir: str | Path,
     source: str | Path,
     output_dir: str | Path,
-    num_workers: int = 1,
+    num_workers: Workers = 1,
     languages: Languages = (None, None),
 ) -> dict[str, Any]:
     """Translates all lines of a file, which may be compressed, with an exported model.
 
     When everything is translated, `output_dir` appears with `translations.txt` (line i is the best
     translation of line i) and `report.json`, which is returned. Until then, finished blocks are
-    kept in a hidden directory next to it. Each process uses all cores. `languages` are the source
-    and the target language of a model with several, if they are not its default ones.
+    kept in a hidden directory next to it. Each process uses all cores. A `TaskRunner` does the work
+    on other machines. `languages` are the source and the target language of a model with several,
+    if they are not its default ones.
     """
     model_dir, source, output_dir = Path(model_dir), Path(source), Path(output_dir)
     check_export(model_dir)
@@ -74,7 +77,8 @@ def translate_corpus(
             (directory / "translations.txt").open("w", encoding="utf-8") as output,
             progress_bar(lines, "lines", "translating") as bar,
         ):
-            for result in run_tasks(translate_block, tasks, num_workers):
+            results = run_tasks(translate_block, tasks, num_workers, work, uses_all_cores=True)
+            for result in results:
                 output.writelines(f"{text}\n" for text in result["texts"])
                 bar.update(len(result["texts"]))
                 report["untranslated"] += result["untranslated"]
@@ -135,5 +139,13 @@ def _decoded(block: Block) -> list[str]:
 
 @functools.lru_cache(maxsize=1)
 def _model(model_dir: Path, fingerprint: str, languages: Languages) -> Engine:
-    """Loads the model once per process. The fingerprint is only part of the cache key."""
+    """Loads the model once per process, with a batch on each core."""
+    if not model_dir.exists() or model_fingerprint(model_dir) != fingerprint:
+        raise StoppedError(
+            f"{model_dir} is missing or another model than when the translation began. Restore it. "
+            "Then the same command resumes."
+        )
+    if find_loader(str(model_dir))[0].needs_tensorflow:
+        load_tensorflow()
+    use_cores_for_batches(BLOCK_LINES)
     return with_languages(load_model(model_dir), *languages)

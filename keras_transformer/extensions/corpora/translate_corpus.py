@@ -6,7 +6,7 @@ Example:
 
 OUTPUT_DIR/translations.txt has one line for each line of the input. After a kill, the same
 command continues. One process uses all cores. --workers=2 starts two of
-them.
+them. --ray uses all machines of a cluster (docs/scale.md).
 """
 
 from __future__ import annotations
@@ -24,26 +24,25 @@ def define_flags() -> None:
     """Defines the flags of the command."""
     flags.DEFINE_string("model_dir", None, "a SavedModel or a LiteRT model", required=True)
     config_flags.define_path_flags("input", "output_dir", required=True)
-    config_flags.define_option_flags("workers", "source_language", "target_language")
+    config_flags.define_worker_flags()
+    config_flags.define_option_flags("source_language", "target_language")
 
 
 def main() -> None:
     """Runs `translate_corpus` with the flags."""
     app.load_engine(FLAGS.model_dir)
     from keras_transformer.extensions.corpora import monolingual  # slow to import
-    from keras_transformer.inference import batching
 
-    batching.use_cores_for_batches(monolingual.BLOCK_LINES)
     output_dir = Path(FLAGS.output_dir)
     report = monolingual.translate_corpus(
         FLAGS.model_dir,
         FLAGS.input,
         output_dir,
-        FLAGS.workers or 1,
+        config_flags.workers() or 1,
         config_flags.languages(),
     )
     without = f", {report['untranslated']:,} without translation" if report["untranslated"] else ""
     print(
         f"{output_dir}/translations.txt has {report['lines']:,} lines{without} ("
-        f"{report['lines'] / max(report['seconds'], 1e-9):,.0f} per second)"
+        f"{report['lines'] / max(report['seconds'], 1e-9):,.0f} per second and process)"
     )

@@ -1,0 +1,165 @@
+"""A real cluster of three raylets. `cluster_test` runs these tests without another network."""
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+from keras_transformer import __version__, plugins
+from keras_transformer.data import blocks
+from keras_transformer.data import prepare as preparation
+from keras_transformer.data.workers import run_tasks
+from keras_transformer.errors import InputError, StoppedError
+from keras_transformer.extensions import ray as extension
+from keras_transformer.extensions.corpora import monolingual
+from tests.builders import PHRASES
+from tests.data.corpora import tree
+from tests.extensions.ray import tasks
+from tests.messages import mentions, tells
+
+EXPORT = os.environ.get("EXPORT", "")
+BEGAN = Path(os.environ.get("BEGAN", "began"))
+os.environ["DRIVER"] = str(os.getpid())  # all nodes inherit it
+SMALL = {"num_cpus": 1, "object_store_memory": 2**27, "include_dashboard": False}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    checks = {"health_check_period_ms": 200, "health_check_failure_threshold": 3}
+    cluster = Cluster(initialize_head=True, head_node_args={**SMALL, "_system_config": checks})
+    add_node(cluster)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def add_node(cluster, **variables):
+    """Adds a node with one CPU and variables of its environment."""
+    return cluster.add_node(**SMALL, env_vars=variables)
+
+
+@pytest.fixture
+def runner(cluster):
+    return plugins.find("task_runners", "ray").connect(cluster.address)
+
+
+@pytest.fixture
+def victim(cluster):
+    """A third node, which dies in its first task of `on_all_nodes`."""
+    BEGAN.unlink(missing_ok=True)
+    yield add_node(cluster, NODE="victim")
+    assert BEGAN.exists(), "the node did not die"
+
+
+def test_prepared_data_are_those_of_one_machine_when_a_node_dies(
+    cluster, victim, driver, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(blocks, "BLOCK_LINES", 40)
+    lines = (f"the {n} dogs see {7 * n}\tdie {n} Hunde sehen {7 * n}\n" for n in range(400))
+    (tmp_path / "c.tsv").write_text("".join(lines))
+    flags = "--tsv=c.tsv --vocab_size=80 --max_length_ratio=0"
+    one = driver.run(tmp_path, "prepare", f"{flags} --workers=1 --output_dir=one".split(), "")
+    monkeypatch.setattr(preparation, "clean_block", tasks.clean_block)
+    flags += f" --ray={cluster.address} --output_dir=ray"
+    ended = driver.run(tmp_path, "prepare", flags.split(), "")
+    assert (one.code, ended.code) == (0, 0), ended.err
+    assert tree(tmp_path / "ray") == tree(tmp_path / "one")
+    assert ended.out.splitlines()[1:] == one.out.splitlines()[1:]
+    assert {path.name for path in tmp_path.iterdir()} == {"c.tsv", "one", "ray"}
+
+
+def test_translations_are_those_of_one_machine_when_a_node_dies(
+    cluster, victim, driver, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(monolingual, "BLOCK_LINES", 3)
+    (tmp_path / "mono").write_text("".join(f"{line}\n" for line in PHRASES * 3))
+    flags = f"--model_dir={EXPORT} --input=mono"
+    one = driver.run(tmp_path, "translate_corpus", f"{flags} --output_dir=one".split(), "")
+    monkeypatch.setattr(monolingual, "translate_block", tasks.translate_block)
+    flags += f" --ray={cluster.address} --output_dir=ray"
+    ended = driver.run(tmp_path, "translate_corpus", flags.split(), "")
+    assert (one.code, ended.code) == (0, 0), ended.err
+    texts = [(tmp_path / name / "translations.txt").read_bytes() for name in ("one", "ray")]
+    assert texts[0] == texts[1] and texts[0].count(b"\n") == len(PHRASES) * 3
+
+
+def test_results_come_in_the_order_of_the_tasks_and_from_several_processes(runner, tmp_path):
+    numbers = zip(range(20), strict=True)
+    found = list(run_tasks(tasks.wait_and_tell, numbers, runner, tmp_path, uses_all_cores=True))
+    assert [number for number, *_ in found] == [*range(20)]
+    assert len({process for _, process, _ in found}) > 1
+    # Each node has one of the cores of this machine, so a task keeps to one core.
+    assert {cores for *_, cores in found} == {1}
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_task_that_kills_three_workers_is_an_error_with_its_lines(runner, tmp_path, capfd):
+    lines = [("lines 1 to 3 of a", False), ("lines 4 to 6 of a", True)]
+    with pytest.raises(
+        StoppedError, match=mentions("lines 4 to 6 of a", 3, "workers", "127.0.0.1")
+    ):
+        list(run_tasks(tasks.die, lines, runner, tmp_path))
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "facts"),
+    [
+        (InputError("line 7 is bad"), InputError, ["127.0.0.1", "line 7 is bad"]),
+        (OSError(28, "No space left on device", "a"), StoppedError, ["127.0.0.1", "a", "No space"]),
+        (ZeroDivisionError("a defect"), ZeroDivisionError, ["a defect"]),
+    ],
+)
+def test_an_error_of_a_task_names_the_node(runner, tmp_path, error, expected, facts):
+    with pytest.raises(expected, match=mentions(*facts)):
+        list(run_tasks(tasks.fail, [("a", error)] * 2, runner, tmp_path))
+
+
+def test_ctrl_c_stops_the_tasks_and_the_same_command_resumes(
+    cluster, driver, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(monolingual, "BLOCK_LINES", 3)
+    (tmp_path / "mono").write_text("".join(f"{line}\n" for line in PHRASES))
+    flags = f"--model_dir={EXPORT} --input=mono --output_dir=out --ray={cluster.address}".split()
+    with monkeypatch.context() as patch:
+        patch.setattr(monolingual, "translate_block", tasks.interrupt)
+        ended = driver.run(tmp_path, "translate_corpus", flags, "")
+    assert ended.code == 130 and tells(ended.err, "Warning", "same command")
+    assert driver.run(tmp_path, "translate_corpus", flags, "").code == 0
+
+
+def test_a_node_with_another_version_is_named(runner, tmp_path, monkeypatch):
+    monkeypatch.setattr(extension, "__version__", "0.0.1")  # of the command
+    with pytest.raises(StoppedError, match=mentions("127.0.0.1", "0.0.1", __version__)):
+        list(run_tasks(tasks.wait_and_tell, [(1,)], runner, tmp_path))
+
+
+def test_a_node_without_the_files_is_named(cluster, runner, driver, tmp_path, monkeypatch):
+    """The folders of the output and of the model are other file systems on the last node."""
+    BEGAN.unlink(missing_ok=True)
+    shutil.copytree(EXPORT, model := tmp_path / "models" / "1")
+    (output := tmp_path / "output").mkdir()
+    mounts = "".join(f"mount -t tmpfs none {path} && " for path in (model.parent, output))
+    start = f"-m ray.scripts.scripts start --address={cluster.address} --num-cpus=1 --block"
+    blind = subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", f"{mounts} exec {sys.executable} {start}"],
+        env={**os.environ, "NODE": "blind"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        with pytest.raises(StoppedError, match=mentions("127.0.0.1", "does not see", output)):
+            list(run_tasks(tasks.wait_and_tell, zip(itertools.count()), runner, output))
+        monkeypatch.setattr(monolingual, "BLOCK_LINES", 1)
+        monkeypatch.setattr(monolingual, "translate_block", tasks.translate_block)
+        (tmp_path / "mono").write_text("".join(f"{line}\n" for line in PHRASES * 9))
+        flags = f"--model_dir={model} --input=mono --output_dir=out --ray={cluster.address}"
+        ended = driver.run(tmp_path, "translate_corpus", flags.split(), "")
+        assert ended.code == 1 and tells(ended.err, "error:", "127.0.0.1", model, "missing")
+    finally:
+        blind.terminate()
+        blind.wait()

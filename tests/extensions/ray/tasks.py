@@ -1,0 +1,54 @@
+"""Functions that run on the nodes of a cluster. Tests replace the functions of commands by them."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from keras_transformer.data import blocks
+from keras_transformer.extensions.corpora import monolingual
+
+
+def on_all_nodes(function, *arguments):
+    """Calls a function after the special node has begun a task: a victim, which dies, or another
+    one.
+    """
+    began = Path(os.environ["BEGAN"])
+    if "NODE" in os.environ:
+        began.touch()
+    if os.environ.get("NODE") == "victim":
+        os.kill(os.getppid(), signal.SIGKILL)  # the raylet
+        os.kill(os.getpid(), signal.SIGKILL)
+    while not began.exists():
+        time.sleep(0.02)
+    return function(*arguments)
+
+
+def clean_block(*arguments):
+    return on_all_nodes(blocks.clean_block, *arguments)
+
+
+def translate_block(*arguments):
+    return on_all_nodes(monolingual.translate_block, *arguments)
+
+
+def wait_and_tell(number):
+    time.sleep(0.1)
+    return number, os.getpid(), len(os.sched_getaffinity(0))
+
+
+def die(name, dies):
+    if dies:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail(name, error):
+    raise error
+
+
+def interrupt(block, *arguments):
+    """Sends Ctrl-C to the command in the second block, and stops."""
+    if block.line > 1:
+        os.kill(int(os.environ["DRIVER"]), signal.SIGINT)
+        time.sleep(600)
+    return monolingual.translate_block(block, *arguments)
