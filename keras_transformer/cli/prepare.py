@@ -61,7 +61,8 @@ def define_flags() -> None:
         flags.DEFINE_multi_string(f"valid_{name}", [], f"validate on: {reader.help}")
         config_flags.define_option_class_flags(reader.options)
     config_flags.define_path_flags("output_dir", required=True)
-    config_flags.define_worker_flags()
+    config_flags.define_option_flags("workers")
+    config_flags.define_cluster_flags()
     config_flags.define_option_flags(
         "valid_pairs",
         "symbols",
