@@ -5,9 +5,8 @@ Example:
         --valid_source=val.en --valid_target=val.de --output_dir=build/data
 
 Files have one sentence per line in UTF-8, and may be .gz, .bz2, .xz or .zst. Repeat a flag to give
-several files. --tsv reads files with both sentences on a line, separated by a TAB. Without
-validation text, pairs are held out of the training text. With the vocabulary of a model such as
-NLLB, each source gets the tokens of --target_language and --source_language.
+several files. --tsv reads both sentences from a line, separated by a TAB. Without validation text,
+pairs are held out. --source_language and --target_language add the tokens of a model such as NLLB.
 
 The same command resumes after a kill. OUTPUT_DIR/report.html shows statistics and dropped pairs.
 """

@@ -101,6 +101,8 @@ def read_sentencepiece(file: Path) -> bytes:
             raise ValueError("its end is missing")
         if not pieces or not all(isinstance(piece, str) for piece in pieces):
             raise ValueError("it has no pieces, or pieces of invalid UTF-8")
+        if len({*pieces}) < len(pieces):
+            raise ValueError("it has a piece twice")
     return model
 
 

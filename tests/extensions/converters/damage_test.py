@@ -1,5 +1,6 @@
 """Damaged models of all toolkits, and others that cannot be converted, are refused."""
 
+import contextlib
 import shutil
 import zipfile
 from pathlib import Path
@@ -279,6 +280,10 @@ def test_damaged_files_are_refused_or_harmless(
         toolkits.convert(tmp_path, source_format)
     facts = {"vocab.yml": "vocabulary", "joint.subwords": "vocabulary"}
     assert facts.get(name, name.partition(".")[0]) in str(caught.value)
+    file.write_bytes(2 * content)
+    with contextlib.suppress(InputError):
+        found = toolkits.convert(tmp_path, source_format).weights
+        assert all(np.array_equal(found[path], whole[path]) for path in whole)
     file.write_bytes(content)
     errors = 0
     for _ in at_random(file, None if source_format == "marian" else 4000):

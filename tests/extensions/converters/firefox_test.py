@@ -155,6 +155,9 @@ def test_vocabularies_of_source_and_target(model: ConvertedModel, folder: Path) 
     assert read_model(folder, "marian").vocabulary.fingerprint == model.vocabulary.fingerprint
     (folder / "trgvocab.ende.spm").unlink()
     refuses(read_model, (folder, "marian"), "srcvocab*.spm", "trgvocab*.spm", "none")
+    (folder / "srcvocab.ende.spm").unlink()
+    shutil.copy(FIXTURES / "opennmt_tf/shared/joint.model", folder / VOCABULARY)
+    refuses(read_model, (folder, "marian"), folder, "vocabulary", 75, 48)
 
 
 def test_shortlists_are_ignored_with_one_warning(

@@ -22,7 +22,13 @@ from keras_transformer.inference.translation_module import TranslationModule
 from keras_transformer.models.transformer import EXCLUDED_TOKEN_BIAS
 from keras_transformer.text.model_proto import USER_DEFINED, ModelProto
 from tests.builders import refuses
-from tests.extensions.converters.toolkits import FIXTURES, change_marian, change_npz, copy_of
+from tests.extensions.converters.toolkits import (
+    FIXTURES,
+    change_marian,
+    change_npz,
+    check_close,
+    copy_of,
+)
 from tests.messages import mentions, tells
 
 FIXTURE = FIXTURES / "marian"
@@ -76,7 +82,7 @@ def test_log_probabilities_are_marians(named_module: tuple[str, TranslationModul
     source_ids, *_ = module.source_ids(tf.constant(RESULTS["source"]))
     found = Scorer(module).search_result(source_ids, targets, lengths)  # without a graph
     expected = RESULTS["models"][name]["scores"]
-    np.testing.assert_allclose(found.log_probs[:, 0], expected, rtol=0, atol=1e-4)
+    check_close(found.log_probs[:, 0], expected, 1e-4, f"{name}, log-probabilities")
 
 
 @pytest.mark.parametrize("alpha", [0, 1])

@@ -19,6 +19,7 @@ from tests.extensions.converters.toolkits import (
     FIXTURES,
     LANGUAGES,
     change_json,
+    check_close,
     convert,
     copy_of,
     write_torch_file,
@@ -136,9 +137,7 @@ def test_logits_are_those_of_transformers(
         read[:, 0] = vocabulary.start_id  # transformers starts with the end token
         inputs = {"source_ids": np.concatenate([forced, ids], axis=1), "target_ids": read}
         logits, size = transformer(inputs).numpy(), expected.shape[-1]
-        np.testing.assert_allclose(
-            logits[is_token][:, :size], expected[is_token], rtol=0, atol=1e-5
-        )
+        check_close(logits[is_token][:, :size], expected[is_token], 1e-5, f"{name}, logits")
         assert (logits[..., vocabulary.start_id] < -900).all()
 
 
@@ -167,7 +166,7 @@ def test_greedy_and_beam_search_are_those_of_transformers(
     hypotheses = [hypothesis for line in found for hypothesis in line]
     assert [hypothesis.text for hypothesis in hypotheses] == expected_texts("beams")
     scores = [hypothesis.score for hypothesis in hypotheses]
-    np.testing.assert_allclose(scores, recorded("scores"), rtol=0, atol=1e-5)
+    check_close(scores, recorded("scores"), 1e-5, f"{name}, scores")
     found = converted.translate(texts, beam_size=1, unknown="allow")
     assert [line[0].text for line in found] == expected_texts("greedy")
 

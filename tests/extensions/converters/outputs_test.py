@@ -18,7 +18,7 @@ from keras_transformer.extensions.converters import write_run
 from keras_transformer.extensions.converters.tensor2tensor import SubwordText
 from keras_transformer.inference.loading import load_translator
 from keras_transformer.inference.translation_module import TranslationModule
-from tests.extensions.converters.toolkits import FIXTURES, convert
+from tests.extensions.converters.toolkits import FIXTURES, check_close, convert
 
 # The models, and settings that characterize them.
 MODELS: dict[str, dict[str, Any]] = {
@@ -60,7 +60,7 @@ def test_outputs_are_those_of_the_toolkit(name: str, tmp_path: Path) -> None:
     if toolkit == "fsmt":
         settings["decoding.max_length"] = 11
     translator = load_translator(tmp_path / "run", settings)
-    check_probabilities(translator, toolkit, pairs, dict(np.load(folder / "expected.npz")))
+    check_probabilities(translator, name, pairs, dict(np.load(folder / "expected.npz")))
     result = translator.translate_to_ids(tf.constant([source for source, _ in pairs]))
     texts = [text.decode() for text in translator.texts(result)[:, 0].numpy()]
     pieces = translator.tokenizer.target_pieces(result.ids[:, 0]).numpy().tolist()
@@ -78,7 +78,7 @@ def words(text: str) -> list[str]:
 
 
 def check_probabilities(
-    translator: TranslationModule, toolkit: str, pairs: list[tuple[bytes, bytes]],
+    translator: TranslationModule, name: str, pairs: list[tuple[bytes, bytes]],
     expected: dict[str, np.ndarray],
 ) -> None:  # fmt: skip
     """Compares log-probabilities and logits of all pairs."""
@@ -95,10 +95,10 @@ def check_probabilities(
     rows = {
         "opennmt_tf": [0, 1, 2, *range(4, size), 3],
         "tensor2tensor": [0, 1, *range(3, size + 1)],
-    }.get(toolkit, [*range(size)])
+    }.get(name.partition("/")[0], [*range(size)])
     for i, length in enumerate(expected["lengths"]):
         found, recorded = log_probs[i, :length], expected["log_probs"][i, :length]
-        np.testing.assert_allclose(found, recorded, rtol=0, atol=1e-5)
+        check_close(found, recorded, 1e-5, f"{name}, log-probabilities")
         if i < 2:
             found, recorded = logits.numpy()[i, :length][:, rows], expected["logits"][i, :length]
-            np.testing.assert_allclose(found, recorded, rtol=0, atol=1e-5)
+            check_close(found, recorded, 1e-5, f"{name}, logits")

@@ -60,6 +60,12 @@ def convert(folder: Path, source_format: str, **options: Any) -> ConvertedModel:
     return read_model(folder, source_format, make_options(**{**given, **options}))
 
 
+def check_close(found: Any, expected: Any, atol: float, name: str) -> None:
+    """Compares numbers, and prints the largest difference for the table of docs/convert.md."""
+    print(f"{name}: {np.abs(found - np.array(expected)).max():.1e}")
+    np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
+
+
 def change_json(file: Path, **changes: Any) -> None:
     """Changes fields of a JSON object."""
     file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), **changes}), "utf-8")

@@ -39,6 +39,13 @@ def test_code_in_a_checkpoint_does_not_run(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps({"args": Exploit()}))
     assert isinstance(read_torch_file(path)["args"], Inert)
+    copy_of("marian", tmp_path)
+    np.savez(tmp_path / "post_norm.npz", weight=np.array([Exploit()], object))
+    refuses(read_model, (tmp_path, "marian"), "post_norm.npz", "allow_pickle")
+    code = f"!!python/object/apply:pathlib.Path.touch [{tmp_path / 'executed'}]"
+    copy_of("marian", tmp_path)
+    (tmp_path / "decoder.yml").write_text(f"models: {code}")
+    refuses(read_model, (tmp_path, "marian"), "decoder.yml", "models")
     assert not (tmp_path / "executed").exists()
 
 

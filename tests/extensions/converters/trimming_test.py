@@ -165,7 +165,3 @@ def test_languages_that_cannot_be_kept_are_refused() -> None:
     ):
         refuses(trimming.keep_languages, (model, languages), *facts)
     refuses(trimming.keep_languages, (bpe_model(True), "de"), "de", "no languages")
-    refuses(
-        convert, {"path": str(MARIAN), "source_format": "marian", "keep_languages": "de"},
-        "keep_languages", "huggingface", "marian",
-    )  # fmt: skip
