@@ -33,7 +33,7 @@ FEATURES = {
     "terms and quality": (403, 411, 458, 168, 111, 3),
     "models of other toolkits": (373, 642, 1_473, 0, 187, 3),
     "the gateway": (1, 971, 779, 70, 138, 8),
-    "a cluster of machines": (38, 170, 200, 0, 32, 2),
+    "a cluster of machines": (96, 377, 284, 164, 62, 2),
 }
 # The lines that were planned for the core and the extensions. Real text, with alignments and the
 # changes of training pairs, has about 600 more. The others, and the package, have less.
@@ -50,7 +50,7 @@ BUDGETS = dict(zip(KINDS, map(sum, zip(*FEATURES.values(), strict=True)), strict
 # Lines of code in folders of the package.
 FOLDERS = {
     "api": 468,
-    "cli": 880,
+    "cli": 938,
     "config": 527,
     "data": 2_075,
     "decoding": 1_001,

@@ -51,6 +51,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "glossary": ("string", "file of terms and their translations, see above"),
     "terms": ("string", "hard: exact terms, the default; soft: the model may change their endings"),
     "casing": ("string", "auto: translate text in capitals like other text; keep: as it is"),
+    "check_languages": ("list", "drop pairs that are not in these languages, as in en,de"),
     "source_tag": ("string", "token added before each source sentence, as in '<2de>'"),
     "vocab_size": ("integer", "maximum number of tokens to learn"),
     "max_tokens": ("integer", "maximum tokens of a sentence"),

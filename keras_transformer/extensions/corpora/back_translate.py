@@ -40,8 +40,7 @@ def define_flags() -> None:
     config_flags.define_cluster_flags()
     flags.DEFINE_float("min_score", None, "lowest score of a translation, such as -1")
     config_flags.define_option_class_flags(PrepareOptions, _RULES)
-    languages_help = "drop pairs that are not in these languages, as in en,de"
-    flags.DEFINE_list("check_languages", None, languages_help)
+    config_flags.define_option_flags("check_languages")
 
 
 def main() -> None:

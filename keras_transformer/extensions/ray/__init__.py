@@ -150,7 +150,9 @@ def _resources(nodes: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     smallest machine has, or has for each GPU. If a machine has GPUs, only such machines are used.
     """
     alive = [node["Resources"] for node in nodes if node["Alive"]]
-    if shares := [int(node["CPU"] // node["GPU"]) for node in alive if node.get("GPU", 0) >= 1]:
+    if shares := [
+        int(node.get("CPU", 0) // node["GPU"]) for node in alive if node.get("GPU", 0) >= 1
+    ]:
         return {"CPU": max(1, min(shares)), "GPU": 1}
     cores = (int(node["CPU"]) for node in alive if node.get("CPU", 0) >= 1)
     return {"CPU": min(cores, default=1)}
