@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import command
-import httpx
 from absl import flags
+from clients import Connection
 from measuring import describe_machine, spread
 from resources import resident_mb
 
@@ -46,20 +46,22 @@ async def turn(port: int, clients: int, sentences: list[str]) -> tuple[float, li
     """Returns sentences per second, latencies in milliseconds, and the number of failures."""
     source, target = FLAGS.pair
     latencies, failures, todo = list[float](), list[int](), iter(sentences)
-    limits = httpx.Limits(max_connections=clients)
+    head = "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
-    async def client(http: httpx.AsyncClient) -> None:
+    async def client() -> None:
+        connection = Connection(*await asyncio.open_connection("127.0.0.1", port))
         for sentence in todo:
             start = time.perf_counter()
-            body = {"q": sentence, "source": source, "target": target}
-            answer = await http.post("/translate", json=body)
+            body = json.dumps({"q": sentence, "source": source, "target": target}).encode()
+            request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+            status, _ = await connection.ask(request)
             latencies.append(1000 * (time.perf_counter() - start))
-            if answer.status_code != 200:
-                failures.append(answer.status_code)
+            if status != 200:
+                failures.append(status)
+        connection.close()
 
-    url, start = f"http://127.0.0.1:{port}", time.perf_counter()
-    async with httpx.AsyncClient(base_url=url, limits=limits, timeout=600, trust_env=False) as http:
-        await asyncio.gather(*(client(http) for _ in range(clients)))
+    start = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(clients)))
     return len(sentences) / (time.perf_counter() - start), latencies, len(failures)
 
 

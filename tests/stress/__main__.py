@@ -7,6 +7,7 @@ Tests:
 
 * exactness: the search, compared with CTranslate2 and with slower computations
 * fuzz: malformed requests to an export
+* gateway: a server with more models than its memory holds
 * kill: training that is killed again and again
 * server_load: a server under load, under overload and during version changes
 

@@ -202,6 +202,8 @@ def translate_tokens(
 def _with_clear_spans(words: list[Word], patterns: Sequence[str]) -> list[Word]:
     """Returns words with spaces around their spans, if other characters change one of these."""
     needed = [word.text for word in words if word.kind == "span" and not word.name]
+    if not needed:
+        return words
     text = text_without_tags(words)
     found = collections.Counter(text[slice(*span)] for span in spans.find_spans(text, patterns))
     if not collections.Counter(needed) - found:
@@ -324,7 +326,8 @@ def translate_sentences(
         if not any(word.kind == "word" and regex.search(r"\w", word.text) for word in words):
             results[index] = _line(words, _spans(words)), "kept" if _spans(words) else None
     for status, way in ways:
-        todo = [index for index in range(len(sources)) if index not in results]
+        if not (todo := [index for index in range(len(sources)) if index not in results]):
+            break
         lines = {index: _line(sources[index], way(sources[index])) for index in todo}
         counts, limits = sentences.measure(model, tag, [*map(text_of, lines.values())])
         for index in itertools.compress(todo, counts["tokens"] > limits):

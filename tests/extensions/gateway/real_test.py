@@ -42,6 +42,18 @@ def test_languages_of_short_texts() -> None:
     assert translation.language_name("xx") == "xx"
 
 
+def test_short_sentences_among_ten_languages(test_data: Path) -> None:
+    codes = ("cs", "de", "en", "es", "fr", "it", "nl", "pl", "pt", "sv")
+    with (test_data / "tatoeba" / "deu.txt").open(encoding="utf-8") as file:
+        rows = [line.split("\t")[:2] for line in file.read().splitlines()]
+    for shortest, longest, share in ((1, 15, 0.75), (16, 25, 0.95), (26, 40, 0.98)):
+        for code, side in (("en", 0), ("de", 1)):
+            texts = [row[side] for row in rows if shortest <= len(row[side]) <= longest][::100]
+            found = [translation.detected_languages(text, codes)[0] for text in texts]
+            assert sum(best == code for best, _ in found) >= share * len(texts) >= 24
+            assert all(best == code for best, confidence in found if confidence > 0.9)
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
 def test_encrypted_connections(tmp_path: Path) -> None:
     files = [f"-keyout={tmp_path}/key.pem", f"-out={tmp_path}/cert.pem"]
