@@ -22,8 +22,9 @@ declared in the same way. The groups are:
 * `translator_methods`: functions of an engine that are methods of `Translator`: `translate_file`;
 * `presets`: mappings of names to the preset that one changes, and its changes;
 * `converters`: functions that read a model of another toolkit, by the names of formats;
-* `task_runners`: modules with `help` and `connect`, which returns a `data.workers.TaskRunner` for
-  the address that the flag of their name gives: `ray`;
+* `task_runners`: modules with `help`, with `connect`, which returns a `data.workers.TaskRunner` for
+  the address that the flag of their name gives, and with `train`, which runs the command `train` on
+  all machines there: `ray`;
 * `augmentations`: classes that follow `keras_transformer.data.augmentation.Augmentation`;
 * `auxiliary_losses`: functions that return the loss for the training with a vocabulary and token
   stores, or None if it is for other vocabularies;

@@ -159,6 +159,12 @@ def _parse(argv: list[str], module: str) -> list[str]:
     return rest
 
 
+def given_flags(module: str) -> list[str]:
+    """Returns the flags of the command line that a module has defined, each as --name=value."""
+    given = (flag.serialize() for flag in _key_flags(module) if flag.present)
+    return [line for lines in given for line in lines.splitlines()]  # a repeated flag has several
+
+
 def _key_flags(module: str) -> list[flags.Flag]:
     """Returns the flags that a module has defined, in order."""
     # absl calls the main module by the path of its file.

@@ -51,6 +51,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "glossary": ("string", "file of terms and their translations, see above"),
     "terms": ("string", "hard: exact terms, the default; soft: the model may change their endings"),
     "casing": ("string", "auto: translate text in capitals like other text; keep: as it is"),
+    "check_languages": ("list", "drop pairs that are not in these languages, as in en,de"),
     "source_tag": ("string", "token added before each source sentence, as in '<2de>'"),
     "vocab_size": ("integer", "maximum number of tokens to learn"),
     "max_tokens": ("integer", "maximum tokens of a sentence"),
@@ -92,16 +93,16 @@ def define_option_flags(*names: str, **defaults: Any) -> None:
         getattr(flags, f"DEFINE_{kind}")(name, default, help_text, **at_least_1)
 
 
-def define_worker_flags() -> None:
-    """Defines --workers, and a flag with an address for each task runner."""
-    define_option_flags("workers")
+def define_cluster_flags() -> None:
+    """Defines a flag with an address for each task runner."""
     for name, runner in plugins.all_of("task_runners"):
         flags.DEFINE_string(name, None, runner.help)
 
 
 def workers() -> Workers | None:
-    """Returns the number of processes, or the task runner, of the flags."""
-    return choose_workers(FLAGS.workers, values_of(plugins.names("task_runners")))
+    """Returns the task runner of the flags, or the number of processes, or None."""
+    num_workers = FLAGS.workers if "workers" in FLAGS else None
+    return choose_workers(num_workers, values_of(plugins.names("task_runners")))
 
 
 def languages() -> Languages:

@@ -60,7 +60,8 @@ def define_flags() -> None:
         flags.DEFINE_multi_string(f"valid_{name}", [], f"validate on: {reader.help}")
         config_flags.define_option_class_flags(reader.options)
     config_flags.define_path_flags("output_dir", required=True)
-    config_flags.define_worker_flags()
+    config_flags.define_option_flags("workers")
+    config_flags.define_cluster_flags()
     config_flags.define_option_flags(
         "valid_pairs",
         "symbols",
@@ -74,9 +75,7 @@ def define_flags() -> None:
     shares = ",".join(f"{kind}:{share}" for kind, share in DEFAULT_SHARES.items())
     augment_help = "training pairs to change, as in upper:0.05; default: "
     flags.DEFINE_list("augment", None, augment_help + shares)
-    languages_help = "drop pairs that are not in these languages, as in en,de"
-    flags.DEFINE_list("check_languages", None, languages_help)
-    config_flags.define_option_flags(seed=PrepareOptions.seed)
+    config_flags.define_option_flags("check_languages", seed=PrepareOptions.seed)
 
 
 def _corpora(prefix: str) -> list[corpus.Corpus]:

@@ -22,16 +22,28 @@ code is then 3. A target of more than 4,096 tokens is refused.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import json
+import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from absl import flags
 
 from keras_transformer import console
 from keras_transformer.cli import app, config_flags
+from keras_transformer.data.workers import run_tasks
 from keras_transformer.errors import InputError
+from keras_transformer.inference import Languages
+
+if TYPE_CHECKING:
+    from keras_transformer.inference.scoring import Scorer
 
 FLAGS = flags.FLAGS
+_BLOCK_PAIRS = 4096
 
 
 def define_flags() -> None:
@@ -40,6 +52,7 @@ def define_flags() -> None:
     config_flags.define_path_flags("source", "target", "output")
     config_flags.define_option_flags("source_language", "target_language")
     config_flags.define_format_flag("tsv", "jsonl")
+    config_flags.define_cluster_flags()
     config_flags.define_config_flags("length_penalty")
 
 
@@ -70,27 +83,67 @@ def _read_pairs() -> tuple[list[str], list[str]]:
 def main() -> int:
     """Scores the pairs of the flags. Returns 3 if a source was empty or truncated."""
     app.load_tensorflow()
-    from keras_transformer.inference import batching, loading, scoring  # slow to import
+    from keras_transformer.inference import scoring  # slow to import
     from keras_transformer.runs import atomic
 
     sources, targets = _read_pairs()
-    translator = loading.load_translator(FLAGS.model_dir, config_flags.config_settings())
-    translator = translator.with_languages(*config_flags.languages())
-    scorer = scoring.Scorer(translator)
+    settings = json.dumps(config_flags.config_settings())
+    model = (os.getcwd(), FLAGS.model_dir, settings, config_flags.languages())
+    tasks = (
+        (
+            f"the block after pair {first:,}",
+            first,
+            sources[block],
+            targets[block],
+            model,
+            FLAGS.format,
+        )
+        for first in range(0, len(sources), _BLOCK_PAIRS)
+        for block in [slice(first, first + _BLOCK_PAIRS)]
+    )
+    folder = Path(FLAGS.output or "output").absolute().parent
+    workers = config_flags.workers() or 1
+    results: list[np.ndarray] = []
+    warnings: list[str] = []
     start = time.perf_counter()
     with atomic.output_file(FLAGS.output) as file:
-        ids = scoring.encode_targets(scorer, sources, targets)
-        results = scoring.score_ids(scorer, sources, ids)
-        known = translator.tokenizer.vocabulary.pieces()[1]
-        is_json = FLAGS.format == "jsonl"
-        pieces = [[known[i] for i in row] for row in ids] if is_json else []
-        file.write(scoring.format_scores(results, translator.config, pieces).encode())
-    seconds = time.perf_counter() - start
-    warnings = batching.source_warnings(batching.token_counts(translator.lengths, sources))
+        scored = run_tasks(score_block, tasks, workers, folder, uses_all_cores=True)
+        for lines, log_probs, found in scored:
+            file.write(lines.encode())
+            results += log_probs
+            warnings += found
     for warning in warnings:
         console.warn(warning)
-    console.info(scoring.summary(results, seconds))
+    console.info(scoring.summary(results, time.perf_counter() - start))
     return 3 if warnings else 0
+
+
+def score_block(
+    name: str, first: int, sources: list[str], targets: list[str], model: tuple[Any, ...], form: str
+) -> tuple[str, list[np.ndarray], list[str]]:
+    """Returns the lines, log-probabilities and warnings of pairs that come after the first ones."""
+    from keras_transformer.inference import batching, scoring
+
+    scorer = _scorer(*model)
+    translator = scorer.translator
+    ids = scoring.encode_targets(scorer, sources, targets)
+    results = scoring.score_ids(scorer, sources, ids, first + 1)
+    known = translator.tokenizer.vocabulary.pieces()[1]
+    pieces = [[known[i] for i in row] for row in ids] if form == "jsonl" else []
+    counts = batching.token_counts(translator.lengths, sources)
+    warnings = batching.source_warnings(counts, first_line=first + 1)
+    return scoring.format_scores(results, translator.config, pieces), results, warnings
+
+
+@functools.lru_cache(maxsize=1)
+def _scorer(folder: str, model_dir: str, settings: str, languages: Languages) -> Scorer:
+    """Loads the model once per process. Relative paths begin in the folder."""
+    app.load_tensorflow()
+    from keras_transformer.inference import loading, scoring
+
+    with contextlib.chdir(folder):
+        translator = loading.load_translator(model_dir, json.loads(settings))
+    return scoring.Scorer(translator.with_languages(*languages))
 
 
 if __name__ == "__main__":

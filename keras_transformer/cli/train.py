@@ -10,16 +10,18 @@ sizes at a temperature.
         --run_dir=build/run
 
 The same command again continues where the run stopped. Ctrl-C stops after the
-current step and leaves a checkpoint.
+current step and leaves a checkpoint. --ray trains on all machines of a cluster.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 from absl import flags
 
+from keras_transformer import plugins
 from keras_transformer.cli import app, config_flags
 from keras_transformer.cli.config_flags import FIELDS
 
@@ -40,10 +42,18 @@ def define_flags() -> None:
     flags.DEFINE_enum("device", "auto", ["auto", "cpu", "gpu"], device_help)
     flags.DEFINE_integer("logical_cpus", None, "number of replicas to split the CPU into")
     config_flags.define_option_flags("init_from", "max_minutes")
+    config_flags.define_cluster_flags()
 
 
 def main() -> int:
     """Runs `training_run.train` with the flags."""
+    for name, address in config_flags.values_of(plugins.names("task_runners")).items():
+        if address is not None:
+            others = [line for line in app.given_flags(__name__) if f"--{name}=" not in line]
+            code: int = plugins.find("task_runners", name).train(
+                address, others, Path(FLAGS.run_dir)
+            )
+            return code
     app.load_tensorflow()
     from keras_transformer.training import training_run  # slow to import
     from keras_transformer.training.multi_worker import Cluster, WorkerLost

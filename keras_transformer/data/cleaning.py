@@ -22,7 +22,7 @@ from keras_transformer.errors import InputError, needs_extra
 
 DropReason = Literal[
     "bad_utf8", "too_many_bytes", "empty", "length_ratio", "identical", "repetitive",
-    "wrong_language", "duplicate", "too_many_tokens",
+    "wrong_language", "duplicate", "too_many_tokens", "low_score",
 ]  # fmt: skip
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Hashes: TypeAlias = npt.NDArray[np.uint64]

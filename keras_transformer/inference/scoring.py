@@ -177,10 +177,13 @@ def encode_targets(
 
 
 def score_ids(
-    scorer: Scorer, sources: Sequence[str], targets: Sequence[Sequence[int]]
+    scorer: Scorer, sources: Sequence[str], targets: Sequence[Sequence[int]], first: int = 1
 ) -> list[np.ndarray]:
-    """Returns the log-probabilities of the tokens of each target, for any number of targets."""
-    for number, ids in enumerate(targets, start=1):
+    """Returns the log-probabilities of the tokens of each target, for any number of targets.
+
+    `first` is the number of the first pair in messages.
+    """
+    for number, ids in enumerate(targets, start=first):
         if len(ids) > scorer.max_target_tokens:
             raise InputError(
                 f"The target of pair {number} has {len(ids):,} tokens. At most "
@@ -201,7 +204,7 @@ def score_ids(
     for batch, scores in map_batches(score_batch, texts, unit="pairs"):
         for index, row in zip(batch, scores, strict=True):
             results[index] = row
-    for number, row in enumerate(results, start=1):
+    for number, row in enumerate(results, start=first):
         if not np.isfinite(row).all():
             raise InputError(
                 f"The log-probability of pair {number} is {row.sum()}. The model's weights may be "

@@ -7,20 +7,25 @@ continues.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from keras_transformer.console import progress_bar
 from keras_transformer.data.blocks import read_blocks
+from keras_transformer.data.cleaning import CleaningReport, clean
+from keras_transformer.data.options import PrepareOptions
 from keras_transformer.data.reading import Block, decode_lines, require_file
 from keras_transformer.data.workers import Workers, run_tasks
-from keras_transformer.errors import InputError, StoppedError
+from keras_transformer.errors import InputError, StoppedError, check_paths
 from keras_transformer.inference import Languages
 from keras_transformer.inference.batching import use_cores_for_batches
 from keras_transformer.inference.engine import Engine
@@ -33,30 +38,47 @@ from keras_transformer.tf_import import load_tensorflow
 BLOCK_LINES = 4096  # lines per block; a kill loses at most the block in progress
 
 
+class PairRules(NamedTuple):
+    """Which translations become training pairs.
+
+    Attributes:
+        cleaning: rules for the pair of a translation and its line, and the tag of translations.
+        min_score: the lowest score of a translation; None for no limit.
+    """
+
+    cleaning: PrepareOptions
+    min_score: float | None = None
+
+
 def translate_corpus(
     model_dir: str | Path,
-    source: str | Path,
+    sources: str | Path | Sequence[str | Path],
     output_dir: str | Path,
     num_workers: Workers = 1,
     languages: Languages = (None, None),
+    pairs: PairRules | None = None,
 ) -> dict[str, Any]:
-    """Translates all lines of a file, which may be compressed, with an exported model.
+    """Translates all lines of files, which may be compressed, with an exported model.
 
     When everything is translated, `output_dir` appears with `translations.txt` (line i is the best
-    translation of line i) and `report.json`, which is returned. Until then, finished blocks are
-    kept in a hidden directory next to it. Each process uses all cores. A `TaskRunner` does the work
-    on other machines. `languages` are the source and the target language of a model with several,
-    if they are not its default ones.
+    translation of line i) and `report.json`, which is returned. With rules for `pairs`, it has the
+    translations that pass them in `source.txt`, and their lines in `target.txt`. Until then,
+    finished blocks are kept in a hidden directory next to it. Each process uses all cores. A
+    `TaskRunner` does the work on other machines. `languages` are the source and the target language
+    of a model with several, if they are not its default ones.
     """
-    model_dir, source, output_dir = Path(model_dir), Path(source), Path(output_dir)
+    model_dir, output_dir = Path(model_dir), Path(output_dir)
+    paths = [require_file(Path(path)) for path in check_paths(sources, "sources")]
     check_export(model_dir)
     lines = 0
-    for block in read_blocks(require_file(source), BLOCK_LINES):
+    for block in _blocks(paths):
         lines += len(_decoded(block))  # refuses invalid text before anything is translated
-    inputs: dict[str, Any] = {"sha256": block.sha256[str(source)]}
-    inputs |= {"model": model_fingerprint(model_dir)}
+    inputs: dict[str, Any] = {"sha256": block.sha256, "model": model_fingerprint(model_dir)}
     if any(languages):
         inputs["languages"] = [*languages]
+    if pairs:
+        inputs["pairs"] = [dataclasses.asdict(pairs.cleaning), pairs.min_score]
+        inputs = json.loads(json.dumps(inputs))  # as in the report
     if output_dir.exists():
         with contextlib.suppress(OSError, ValueError):
             report = dict(json.loads((output_dir / "report.json").read_bytes()))
@@ -64,25 +86,30 @@ def translate_corpus(
                 return report  # the same call has finished before
         raise InputError(f"{output_dir} exists. Choose a new directory.")
     fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
-    report = {"source": str(source), **inputs, "lines": lines}
-    report |= {"untranslated": 0, "seconds": 0.0}
+    report = {**inputs, "lines": lines, "untranslated": 0, "seconds": 0.0}
+    cleaning = CleaningReport()
+    names = ("source.txt", "target.txt") if pairs else ("translations.txt",)
     with work_directory(output_dir, fingerprint) as directory:
         work = directory / "work"
         work.mkdir(exist_ok=True)
+        model = (model_dir.absolute(), inputs["model"])
         tasks = (
-            (block, work / f"{number:06d}.json", model_dir.absolute(), inputs["model"], languages)
-            for number, block in enumerate(_unchanged_blocks(source, inputs["sha256"]))
+            (block, work / f"{number:06d}.json", model, languages, pairs)
+            for number, block in enumerate(_unchanged_blocks(paths, inputs["sha256"]))
         )
-        with (
-            (directory / "translations.txt").open("w", encoding="utf-8") as output,
-            progress_bar(lines, "lines", "translating") as bar,
-        ):
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context((directory / name).open("wb")) for name in names]
+            bar = stack.enter_context(progress_bar(lines, "lines", "translating"))
             results = run_tasks(translate_block, tasks, num_workers, work, uses_all_cores=True)
             for result in results:
-                output.writelines(f"{text}\n" for text in result["texts"])
-                bar.update(len(result["texts"]))
+                for file, texts in zip(files, result["texts"], strict=True):
+                    file.writelines(f"{text}\n".encode() for text in texts)
+                bar.update(result["lines"])
                 report["untranslated"] += result["untranslated"]
                 report["seconds"] = round(report["seconds"] + result["seconds"], 1)
+                if pairs:
+                    cleaning.add(result["cleaning"])
+                    report["cleaning"] = cleaning.as_dict()
         text = json.dumps(report, indent=1, ensure_ascii=False)
         (directory / "report.json").write_text(text + "\n", encoding="utf-8")
     return report
@@ -103,32 +130,58 @@ def model_fingerprint(model_dir: Path) -> str:
     return hashlib.sha256(json.dumps(describe_files(model_dir)).encode()).hexdigest()
 
 
-def _unchanged_blocks(source: Path, digest: str) -> Iterator[Block]:
-    for block in read_blocks(source, BLOCK_LINES):
-        yield block
-    if block.sha256[str(source)] != digest:
-        raise InputError(
-            f"{source} has changed while it was translated. Start again with the new file."
-        )
+def _blocks(paths: Sequence[Path]) -> Iterator[Block]:
+    """Yields the blocks of all files. The last one has the digests of all of them."""
+    digests: dict[str, str] = {}
+    for path in paths:
+        for block in read_blocks(path, BLOCK_LINES):
+            digests |= block.sha256
+            yield block._replace(sha256={**digests})
+
+
+def _unchanged_blocks(paths: Sequence[Path], digests: Mapping[str, str]) -> Iterator[Block]:
+    for block in _blocks(paths):
+        yield block._replace(sha256={})
+    for path, digest in digests.items():
+        if block.sha256.get(path) != digest:
+            raise InputError(
+                f"{path} has changed while it was translated. Start again with the new file."
+            )
 
 
 def translate_block(
-    block: Block, result_path: Path, model_dir: Path, fingerprint: str, languages: Languages
+    block: Block,
+    result_path: Path,
+    model: tuple[Path, str],
+    languages: Languages,
+    pairs: PairRules | None,
 ) -> dict[str, Any]:
     """Translates a block, unless an earlier process has written its result: the `texts` without
-    line breaks, the number of `untranslated` lines, and the `seconds`.
+    line breaks, or both sides of the pairs that pass the rules; the numbers of `lines` and of
+    `untranslated` ones; the `seconds`.
     """
     if result_path.exists():
         return dict(json.loads(result_path.read_bytes()))
     start = time.monotonic()
-    model = _model(model_dir, fingerprint, languages)
-    best = [found[0] for found in translate_lines(model, _decoded(block))]
-    result = {
-        # A line break in a translation would misalign all following lines.
-        "texts": [" ".join(translation.text.splitlines()) for translation in best],
-        "untranslated": sum(math.isinf(translation.score) for translation in best),
-        "seconds": time.monotonic() - start,
-    }
+    lines = _decoded(block)
+    best = [found[0] for found in translate_lines(_model(*model, languages), lines)]
+    # A line break in a translation would misalign all following lines.
+    texts = [" ".join(translation.text.splitlines()) for translation in best]
+    scores = [translation.score for translation in best]
+    result = {"texts": [texts], "lines": len(lines), "untranslated": sum(map(math.isinf, scores))}
+    if pairs:
+        report = CleaningReport()
+        sides = tuple("".join(f"{text}\n" for text in side).encode() for side in (texts, lines))
+        both = Block((f"translations of {block.names[0]}", block.names[0]), block.line, sides, {})
+        kept = clean(both, pairs.cleaning, report)
+        if pairs.min_score is not None:
+            good = np.array(scores)[kept.lines - block.line] >= pairs.min_score
+            kept = kept.keep(good, "low_score", report)
+        result["texts"] = [
+            [text.decode() for text in side] for side in (kept.sources, kept.targets)
+        ]
+        result["cleaning"] = report.as_dict()
+    result["seconds"] = time.monotonic() - start
     write_text(result_path, json.dumps(result))
     return result
 

@@ -24,8 +24,8 @@ def define_flags() -> None:
     """Defines the flags of the command."""
     flags.DEFINE_string("model_dir", None, "a SavedModel or a LiteRT model", required=True)
     config_flags.define_path_flags("input", "output_dir", required=True)
-    config_flags.define_worker_flags()
-    config_flags.define_option_flags("source_language", "target_language")
+    config_flags.define_option_flags("workers", "source_language", "target_language")
+    config_flags.define_cluster_flags()
 
 
 def main() -> None:

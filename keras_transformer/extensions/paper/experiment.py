@@ -33,7 +33,13 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from keras_transformer.data.workers import end_with_parent, interrupts_ignored
+from keras_transformer.data.workers import (
+    TaskRunner,
+    Workers,
+    end_with_parent,
+    interrupts_ignored,
+    run_tasks,
+)
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.runs.atomic import exclusive_lock, sync_tree, write_text
 from keras_transformer.runs.machine import available_cores, cpu_name, signal_handlers, stop_signals
@@ -145,21 +151,49 @@ class Experiment:
                     found = row.function(*arguments)
             except InputError as error:
                 raise type(error)(f"{row.name}: {error}") from error
-            record = {"row": row.name, **metadata, **self.facts, **found}
-            line = json.dumps(record) + "\n"
-            with (self.work_dir / RESULTS).open("ab", buffering=0) as file:
-                file.write(line.encode())  # one call, because a kill cannot split it
-            sync_tree(self.work_dir / RESULTS)
+            return self._write(row, {**metadata, **self.facts, **found})
+
+    def _write(self, row: Row, results: Record) -> Record:
+        """Records the results of a row, and returns the record."""
+        record = {"row": row.name, **results}
+        line = json.dumps(record) + "\n"
+        with (self.work_dir / RESULTS).open("ab", buffering=0) as file:
+            file.write(line.encode())  # one call, because a kill cannot split it
+        sync_tree(self.work_dir / RESULTS)
         return record
 
+    def _run_on_other_machines(self, rows: Sequence[Row], runner: TaskRunner) -> Iterator[Record]:
+        """Runs the unfinished rows at the same time, and yields their records in order."""
+        self.start()
+        with contextlib.ExitStack() as stack:
+            for row in rows:
+                stack.enter_context(exclusive_lock(self.work_dir / row.name))
+            records = self.records()
+            todo = [row for row in rows if not records.get(row.name, {}).get("finished")]
+            left = None if self._end is None else max(1e-9, (self._end - time.monotonic()) / 60)
+            directory = self.work_dir.absolute()
+            tasks = ((row.name, row, directory / row.name, left) for row in todo)
+            found = run_tasks(_run_row, tasks, runner, directory, uses_all_cores=True)
+            for row, results in zip(todo, found, strict=True):
+                yield self._write(row, {**self.facts, **results})
+
     def run_all(
-        self, rows: Sequence[Row], report: Callable[[], object] | None = None
+        self,
+        rows: Sequence[Row],
+        report: Callable[[], object] | None = None,
+        workers: Workers = 1,
     ) -> dict[str, Record]:
         """Runs rows in their order until all are finished or time is over.
 
         Finished rows are skipped. At least one unfinished row is run, so every call makes progress.
-        `report` is called after each.
+        `report` is called after each. A `TaskRunner` runs all rows at the same time.
         """
+        if not isinstance(workers, int):
+            for _ in self._run_on_other_machines(rows, workers):
+                if report is not None:
+                    report()
+            found = self.records()
+            return {row.name: found[row.name] for row in rows}
         records: dict[str, Record] = {}
         has_run = False
         for number, row in enumerate(rows, 1):
@@ -178,6 +212,11 @@ class Experiment:
             if not record["finished"]:
                 break
         return records
+
+
+def _run_row(name: str, row: Row, directory: Path, left: float | None) -> Record:
+    """Runs a row on another machine, and returns its results with the metadata of this machine."""
+    return {**run_metadata(), **row.function(directory, left, *row.arguments)}
 
 
 @contextlib.contextmanager

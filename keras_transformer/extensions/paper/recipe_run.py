@@ -24,6 +24,7 @@ from typing import Any
 
 from keras_transformer.data.corpus import Corpus
 from keras_transformer.data.prepare import PrepareOptions, prepare
+from keras_transformer.data.workers import Workers
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.paper import report, student
 from keras_transformer.extensions.paper.experiment import Experiment, Row
@@ -47,7 +48,7 @@ from keras_transformer.runs.run_directory import RunDirectory
 log = logging.getLogger(__name__)
 
 
-def run_recipe(
+def run_recipe(  # noqa: PLR0913  each is a flag of the command
     recipe: Recipe,
     corpus_dir: str | Path,
     work_dir: str | Path,
@@ -57,6 +58,7 @@ def run_recipe(
     runs: Mapping[str, str] | None = None,
     num_microbatches: int | None = None,
     max_minutes: float | None = None,
+    workers: Workers = 1,
 ) -> dict[str, Any]:
     """Runs a recipe with one or several seeds.
 
@@ -66,8 +68,8 @@ def run_recipe(
     `corpus_dir` has the files that the texts of the recipe name. Several seeds also form an
     ensemble. `synthetic_from` has the export that generates each kind of synthetic pairs. `runs`
     has the run, or `RUN@NAME`, that a recipe needs: `init_from` if it has `fine_tune`, and
-    `teacher` if it has `teacher`. The results are `recipe`, `variant`, `finished`, and `rows`, the
-    record of each row by name.
+    `teacher` if it has `teacher`. `workers` prepare the data and generate the synthetic pairs. The
+    results are `recipe`, `variant`, `finished`, and `rows`, the record of each row by name.
     """
     work_dir, runs = Path(work_dir), dict(runs or {})
     synthetic_from = dict(synthetic_from or {})
@@ -103,7 +105,7 @@ def run_recipe(
     kinds: list[Synthetic] = ["distillation"] if recipe.teacher else [*recipe.synthetic]
     for kind in kinds:
         pairs_dir = work_dir / "synthetic" / kind
-        corpora.append(synthetic_pairs(kind, train, synthetic_from.get(kind), pairs_dir))
+        corpora.append(synthetic_pairs(kind, train, synthetic_from.get(kind), pairs_dir, workers))
         hashes = experiment.facts.setdefault("generators_sha256", {})
         hashes[kind] = generator_fingerprint(pairs_dir)
     given_run = next(iter(runs.values()), None)
@@ -113,6 +115,7 @@ def run_recipe(
         PrepareOptions(**recipe.prepare),
         valid_corpora=[valid],
         vocab_from=given_run and RunDirectory.split_weights(given_run)[0],
+        num_workers=workers,
     )
     log.info(prepared.summary())
 

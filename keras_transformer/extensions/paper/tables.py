@@ -28,6 +28,7 @@ import numpy as np
 from keras_transformer.config import Config, ModelConfig
 from keras_transformer.console import warn
 from keras_transformer.data.token_store import TokenStore
+from keras_transformer.data.workers import Workers
 from keras_transformer.errors import DivergedError, InputError
 from keras_transformer.evaluation import metrics
 from keras_transformer.evaluation.test_sets import EvaluationSet
@@ -253,7 +254,7 @@ def run_table2(
     return _run(rows, names, Path(work_dir), identity, job, max_minutes)
 
 
-def run_table3(
+def run_table3(  # noqa: PLR0913  each is a flag of the command
     data_dir: str | Path,
     work_dir: str | Path,
     *,
@@ -263,6 +264,7 @@ def run_table3(
     tokenize: str | None = None,
     lowercase: bool = False,
     max_minutes: float | None = None,
+    workers: Workers = 1,
 ) -> tuple[str, dict[str, Any]]:
     """Trains the rows of Table 3, and scores their last weights on the validation set."""
     data_dir, vocabulary = Path(data_dir), Vocabulary.load(data_dir)
@@ -283,9 +285,9 @@ def run_table3(
         "bleu": scoring,
     }
     test = EvaluationSet([references], stores["valid"].source.text())
-    job: dict[str, Any] = {"data_dir": data_dir, "preset": preset_base, "weights": "last"}
-    job |= {"test": test, "scoring": scoring}
-    return _run(rows, names, Path(work_dir), identity, job, max_minutes)
+    job: dict[str, Any] = {"data_dir": data_dir.absolute(), "preset": preset_base}
+    job |= {"weights": "last", "test": test, "scoring": scoring}
+    return _run(rows, names, Path(work_dir), identity, job, max_minutes, workers)
 
 
 def _run(
@@ -295,6 +297,7 @@ def _run(
     identity: Mapping[str, Any],
     job: Mapping[str, Any],
     max_minutes: float | None,
+    workers: Workers = 1,
 ) -> tuple[str, dict[str, Any]]:
     """Trains rows one after the other, each in a process, and shows all results after each.
 
@@ -326,7 +329,7 @@ def _run(
         for row in rows
         if row.name in wanted
     ]
-    table.run_all(jobs, lambda: log.info("\n%s", results()[0]))
+    table.run_all(jobs, lambda: log.info("\n%s", results()[0]), workers)
     text, found = results()
     if not found["finished"]:
         log.info("Not finished. The same command resumes.")

@@ -17,6 +17,7 @@ from typing import get_args
 
 from keras_transformer import plugins
 from keras_transformer.data.corpus import Corpus, ParallelFiles, TsvFile
+from keras_transformer.data.workers import Workers
 from keras_transformer.errors import InputError
 from keras_transformer.evaluation import metrics, test_sets
 from keras_transformer.evaluation.test_sets import EvaluationSet
@@ -149,7 +150,11 @@ def generator_fingerprint(directory: Path) -> str | None:
 
 
 def synthetic_pairs(
-    kind: Synthetic, corpus: Corpus, model_dir: str | Path | None, directory: Path
+    kind: Synthetic,
+    corpus: Corpus,
+    model_dir: str | Path | None,
+    directory: Path,
+    workers: Workers = 1,
 ) -> ParallelFiles:
     """Returns the pairs of `corpus` with one generated side."""
     given, written = directory / "given.txt", directory / "written" / "translations.txt"
@@ -161,5 +166,5 @@ def synthetic_pairs(
         # Written first, because a different model must not reuse these pairs.
         write_text(directory / "generator", model_fingerprint(Path(model_dir)))
         log.info("%s: %s generates the other side of %s", kind, model_dir, given)
-        translate_corpus(model_dir, given, directory / "written")
+        translate_corpus(model_dir, given, directory / "written", workers)
     return ParallelFiles(*((written, given) if kind == "back_translation" else (given, written)))

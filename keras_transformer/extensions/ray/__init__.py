@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import fcntl
 import functools
 import itertools
 import logging
-import os
 import platform
 import shutil
 import signal
 import socket
-import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from keras_transformer import __version__
 from keras_transformer.data.workers import Result, TaskRunner
 from keras_transformer.errors import InputError, StoppedError, needs_extra, one_line, require
-from keras_transformer.runs.machine import available_cores, signal_handlers
+from keras_transformer.runs.machine import signal_handlers
 
 help = "address of a Ray cluster that does the work, such as auto or 10.0.0.1:6379"
 
@@ -34,26 +31,30 @@ log = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 10
 _MAX_LOSSES = 3  # of the workers of one task
-# Tasks whose results are not yet yielded, for each task that runs. A slow task, which the results
-# of the others wait for, does not leave nodes without work.
-_AHEAD = 4
+QUEUED = 2  # tasks that wait for a node, so that no node waits for a task
+# Tasks whose results are not yet yielded, for each task that runs. Results wait for those of a slow
+# task, but other nodes do not (benchmarks/cluster.py).
+AHEAD = 8
 
 
-def connect(address: str) -> TaskRunner:
+def connect(address: str, shows_output: bool = False) -> TaskRunner:
     """Connects this process to a cluster, and returns what runs tasks there."""
     with needs_extra("ray", "--ray"):
         import ray
     host, _, port = address.rpartition(":")
     is_valid = address == "auto" or (host != "" and port.isdecimal())
     require(is_valid, f"--ray={address}: give auto or HOST:PORT, as ray start --head prints it.")
-    if not ray.is_initialized():  # otherwise this is a program of Ray, with its own streams
+    if not (
+        ray.is_initialized() or shows_output
+    ):  # otherwise this is a program of Ray, with its own streams
         # Ray writes the errors of nodes, which are exceptions here, to standard output.
         ray._private.worker.print_to_stdstream = lambda *_, **__: None
     try:
         if host:  # Ray would try for minutes
             socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
         with signal_handlers(signal.SIG_DFL):  # Ray replaces the handler of SIGTERM
-            ray.init(address, log_to_driver=False, logging_level="error", ignore_reinit_error=True)
+            quiet = {"log_to_driver": shows_output, "logging_level": "error"}
+            ray.init(address, ignore_reinit_error=True, **quiet)
     except (OSError, ValueError, RuntimeError) as error:
         raise InputError(
             f"The Ray cluster {address} cannot be used ({one_line(error)}). Start it with ray "
@@ -62,18 +63,12 @@ def connect(address: str) -> TaskRunner:
     return _run
 
 
-class _Job(NamedTuple):
-    """The facts that are the same for all tasks.
+def train(address: str, flags: Sequence[str], run_dir: Path) -> int:
+    """Runs the command `train` on the nodes of a cluster, and returns its exit code."""
+    connect(address, shows_output=True)
+    from keras_transformer.extensions.ray import training
 
-    Attributes:
-        version: version of this package.
-        started: directory in which each task leaves the names of the nodes that started it.
-        cores: number of cores of a task that uses several; 0 for others.
-    """
-
-    version: str
-    started: Path
-    cores: int
+    return training.train(flags, run_dir)
 
 
 @dataclasses.dataclass
@@ -104,24 +99,24 @@ def _run(
         exceptions.WorkerCrashedError,
     )
     needs = _resources(ray.nodes()) if uses_all_cores else {"CPU": 1}
-    job = _Job(
-        __version__, directory / f".{uuid.uuid4().hex}.unfinished", uses_all_cores * needs["CPU"]
-    )
     options = {"num_cpus": needs["CPU"], "num_gpus": needs.get("GPU", 0)}
-    submit = ray.remote(max_retries=0, **options)(_run_task).remote
+    run_task = ray.remote(max_retries=0, **options)(_run_task).remote
+    # Each task leaves the names of the nodes that started it in a file there.
+    started = directory / f".{uuid.uuid4().hex}.unfinished"
+    submit = functools.partial(run_task, __version__, started, function)
     remaining = enumerate(tasks)
     waiting: collections.deque[_Task] = collections.deque()
     running: dict[Any, _Task] = {}
-    job.started.mkdir()
+    started.mkdir()
     try:
         while True:
             total = ray.cluster_resources()  # nodes may have joined
-            most = 2 + int(min(total.get(name, 0) // number for name, number in needs.items()))
-            room = min(most - len(running), _AHEAD * most - len(waiting))
+            most = QUEUED + int(min(total.get(name, 0) // number for name, number in needs.items()))
+            room = min(most - len(running), AHEAD * most - len(waiting))
             for number, arguments in itertools.islice(remaining, max(0, room)):
                 task = _Task(number, str(arguments[0]), ray.put(arguments))
                 waiting.append(task)
-                running[submit(job, function, number, task.arguments)] = task
+                running[submit(number, task.arguments)] = task
             if not waiting:
                 return
             [reference], _ = ray.wait([*running])
@@ -131,13 +126,13 @@ def _run(
             except losses as error:
                 task.losses += 1
                 if task.losses == _MAX_LOSSES:
-                    nodes = (job.started / str(task.number)).read_text().split("\n")
+                    nodes = (started / str(task.number)).read_text().split("\n")
                     raise StoppedError(
                         f"{task.name}: {_MAX_LOSSES} workers were lost ({one_line(error)}; nodes: "
                         f"{', '.join(nodes[:-1])}). Most likely memory ran out. Use nodes with "
                         "more of it. Then the same command resumes."
                     ) from error
-                running[submit(job, function, task.number, task.arguments)] = task
+                running[submit(task.number, task.arguments)] = task
             except exceptions.RayTaskError as error:
                 if isinstance(error.cause, InputError):
                     raise error.cause from None
@@ -147,7 +142,7 @@ def _run(
     finally:
         for reference in running:  # Ctrl-C, an error, or the iterator was closed
             ray.cancel(reference, force=True)
-        shutil.rmtree(job.started, ignore_errors=True)
+        shutil.rmtree(started, ignore_errors=True)
 
 
 def _resources(nodes: Iterable[Mapping[str, Any]]) -> dict[str, int]:
@@ -155,57 +150,40 @@ def _resources(nodes: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     smallest machine has, or has for each GPU. If a machine has GPUs, only such machines are used.
     """
     alive = [node["Resources"] for node in nodes if node["Alive"]]
-    if shares := [int(node["CPU"] // node["GPU"]) for node in alive if node.get("GPU", 0) >= 1]:
+    if shares := [
+        int(node.get("CPU", 0) // node["GPU"]) for node in alive if node.get("GPU", 0) >= 1
+    ]:
         return {"CPU": max(1, min(shares)), "GPU": 1}
     cores = (int(node["CPU"]) for node in alive if node.get("CPU", 0) >= 1)
     return {"CPU": min(cores, default=1)}
 
 
 def _run_task(
-    job: _Job, function: Callable[..., Result], number: int, arguments: tuple[Any, ...]
+    version: str,
+    started: Path,
+    function: Callable[..., Result],
+    number: int,
+    arguments: tuple[Any, ...],
 ) -> Result:
     """Runs a task on a node. Errors name the node."""
     import ray
 
     node = f"{platform.node()} ({ray.util.get_node_ip_address()})"
-    if job.version != __version__:
+    if version != __version__:
         raise StoppedError(
             f"Node {node} has version {__version__} of keras-transformer-mt, but this command "
-            f"version {job.version}. Install the same version on all nodes."
+            f"version {version}. Install the same version on all nodes."
         )
-    if not job.started.is_dir():
+    if not started.is_dir():
         raise StoppedError(
-            f"Node {node} does not see {job.started.parent}. Write to a directory that all nodes "
+            f"Node {node} does not see {started.parent}. Write to a directory that all nodes "
             "share, and that has the same path on each of them."
         )
     try:
-        with (job.started / str(number)).open("a") as file:
+        with (started / str(number)).open("a") as file:
             file.write(f"{node}\n")
-        _keep_to_cores(job.cores)
         return function(*arguments)
     except OSError as error:
         raise StoppedError(f"Node {node}: {error}. Then the same command resumes.") from error
     except InputError as error:
         raise type(error)(f"Node {node}: {error}") from error
-
-
-@functools.cache
-def _keep_to_cores(number: int) -> None:
-    """Keeps this process to some cores of a machine that runs several tasks at the same time.
-
-    Libraries use as many threads as the process has cores. Other processes of tasks use other
-    cores, as long as there are some.
-    """
-    cores = sorted(os.sched_getaffinity(0))
-    if not number or number >= available_cores():
-        return
-    for first in range(0, len(cores) - number + 1, number):
-        path = f"{tempfile.gettempdir()}/keras_transformer-{os.getuid()}-core-{first}"
-        lock = os.open(path, os.O_CREAT | os.O_RDWR)  # it ends with this process
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            continue
-        os.sched_setaffinity(0, cores[first : first + number])
-        return

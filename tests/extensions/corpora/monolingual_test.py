@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from keras_transformer.data.cleaning import is_repetitive
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.corpora import monolingual
 from keras_transformer.extensions.corpora.monolingual import translate_corpus
@@ -13,7 +14,7 @@ from keras_transformer.inference.loading import load_model
 from keras_transformer.inference.translate import translate_lines
 from tests.builders import refuses
 from tests.conftest import PHRASES
-from tests.messages import mentions
+from tests.messages import mentions, tells
 
 LINES = [*PHRASES, "", "Ω", "a dog", *PHRASES[:2], "the red ball"]
 
@@ -85,15 +86,47 @@ def test_line_breaks_in_translations_become_spaces(tmp_path, source, exported_ru
     assert text.split("\n")[:-1] == [f"{line}  x" for line in LINES]
 
 
+def test_pairs_for_back_translation_pass_the_rules(tmp_path, exported_run, source, driver):
+    (tmp_path / "second").write_text("a ball\n" + "again and again and again and again and\n")
+    flags = f"--model_dir={exported_run} --input={source} --input=second --source_tag=<bt>"
+    translated = translate_lines(load_model(exported_run), [*LINES, "a ball"])
+    scores = {
+        line: found[0].score for line, found in zip([*LINES, "a ball"], translated, strict=True)
+    }
+    lowest = sorted(scores.values())[len(scores) // 2]
+    flags += f" --min_score={lowest} --output_dir=out"
+    ended = driver.run(tmp_path, "back_translate", flags.split(), "")
+    assert ended.code == 0, ended.err
+    sources, targets = (
+        (tmp_path / "out" / f"{side}.txt").read_text().splitlines() for side in ("source", "target")
+    )
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    texts = {
+        line: found[0].text for line, found in zip([*LINES, "a ball"], translated, strict=True)
+    }
+    expected = [
+        (f"<bt> {texts[line]}", line)
+        for line in [*LINES, "a ball"]
+        if scores[line] >= lowest
+        and line
+        and texts[line]
+        and not is_repetitive(texts[line].encode())
+    ]
+    assert list(zip(sources, targets, strict=True)) == expected and len(expected) > 3
+    assert report["lines"] == len(LINES) + 2 and report["cleaning"]["kept"] == len(expected)
+    assert {"low_score", "repetitive", "empty"} <= report["cleaning"]["dropped"].keys()
+    assert tells(ended.out, len(expected), len(LINES) + 2, "low_score")
+
+
 def test_invalid_inputs_are_refused(tmp_path, exported_run, run_directory, source):
     (tmp_path / "bad").write_bytes(b"a\n" * 6 + b"b\xff\n")
     for changes, *facts in (
-        ({"source": tmp_path / "bad"}, "bad", "line 7", "byte 2", "0xff"),
-        ({"source": tmp_path / "none"}, "none", "missing"),
-        ({"source": tmp_path}, "regular file"),
+        ({"sources": tmp_path / "bad"}, "bad", "line 7", "byte 2", "0xff"),
+        ({"sources": tmp_path / "none"}, "none", "missing"),
+        ({"sources": tmp_path}, "regular file"),
         ({"model_dir": run_directory.path}, "run directory", "keras-transformer export"),
         ({"model_dir": tmp_path / "absent"}, "absent", "read"),
     ):
-        given = {"model_dir": exported_run, "source": source, "output_dir": tmp_path / "out"}
+        given = {"model_dir": exported_run, "sources": source, "output_dir": tmp_path / "out"}
         refuses(translate_corpus, given | changes, *facts)
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))

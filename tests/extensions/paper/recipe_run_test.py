@@ -189,7 +189,9 @@ def test_generated_pairs_are_added_to_the_training_text(
 ) -> None:
     asked: dict[str, Path | None] = {}
 
-    def shout(kind: str, pairs: Corpus, model_dir: Path | None, directory: Path) -> ParallelFiles:
+    def shout(
+        kind: str, pairs: Corpus, model_dir: Path | None, directory: Path, workers: int
+    ) -> ParallelFiles:
         """Generates pairs in capitals."""
         asked[kind] = model_dir
         (directory / "written").mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ def corpus(tmp_path: Path) -> ParallelFiles:
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model whose translation of a line is the line in capitals."""
 
-    def shout(model_dir: Path, source: Path, output_dir: Path) -> dict[str, Any]:
+    def shout(model_dir: Path, source: Path, output_dir: Path, workers: int) -> dict[str, Any]:
         output_dir.mkdir()
         (output_dir / "translations.txt").write_text(source.read_text().upper())
         report = {"model": model_fingerprint(model_dir)}
@@ -83,7 +83,7 @@ def test_unfinished_pairs_are_not_discarded_by_another_model(
 ) -> None:
     directory = tmp_path / "synthetic"
 
-    def stop(model_dir: Path, source: Path, output_dir: Path) -> None:
+    def stop(model_dir: Path, source: Path, output_dir: Path, workers: int) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as stopped:

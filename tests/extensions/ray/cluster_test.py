@@ -17,7 +17,7 @@ ISOLATED = "unshare --map-root-user --net --pid --fork --kill-child --mount --mo
 def test_an_address_without_a_cluster_is_refused(driver, tmp_path):
     pytest.importorskip("ray")
     (tmp_path / "c.tsv").write_text("a\tb\n")
-    for address in ("auto", "127.0.0.1:1", "nonsense"):
+    for address in ("127.0.0.1:1", "nonsense"):
         flags = f"--tsv=c.tsv --output_dir=out --ray={address}".split()
         ended = driver.run(tmp_path, "prepare", flags, "")
         assert ended.code == 1 and tells(ended.err, "error:", address, "ray start")

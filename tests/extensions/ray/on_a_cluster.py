@@ -1,10 +1,15 @@
 """A real cluster of three raylets. `cluster_test` runs these tests without another network."""
 
+import contextlib
 import itertools
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +23,9 @@ from keras_transformer.data.workers import run_tasks
 from keras_transformer.errors import InputError, StoppedError
 from keras_transformer.extensions import ray as extension
 from keras_transformer.extensions.corpora import monolingual
-from tests.builders import PHRASES
+from keras_transformer.extensions.paper.experiment import Experiment, Row
+from keras_transformer.extensions.ray import training
+from tests.builders import PHRASES, tiny_data
 from tests.data.corpora import tree
 from tests.extensions.ray import tasks
 from tests.messages import mentions, tells
@@ -89,14 +96,32 @@ def test_translations_are_those_of_one_machine_when_a_node_dies(
     assert texts[0] == texts[1] and texts[0].count(b"\n") == len(PHRASES) * 3
 
 
+def test_pairs_are_those_of_one_machine(cluster, driver, tmp_path, monkeypatch):
+    monkeypatch.setattr(monolingual, "BLOCK_LINES", 3)
+    (tmp_path / "mono").write_text("".join(f"{line}\n" for line in PHRASES))
+    flags = f"--model_dir={EXPORT} --input=mono --input=mono --min_score=-3 --source_tag=<bt>"
+    for name, more in (("one", ""), ("ray", f"--ray={cluster.address}")):
+        flags_of_one = f"{flags} --output_dir={name} {more}".split()
+        assert driver.run(tmp_path, "back_translate", flags_of_one, "").code == 0
+    assert tree(tmp_path / "ray") == tree(tmp_path / "one")
+
+
 def test_results_come_in_the_order_of_the_tasks_and_from_several_processes(runner, tmp_path):
     numbers = zip(range(20), strict=True)
     found = list(run_tasks(tasks.wait_and_tell, numbers, runner, tmp_path, uses_all_cores=True))
-    assert [number for number, *_ in found] == [*range(20)]
-    assert len({process for _, process, _ in found}) > 1
-    # Each node has one of the cores of this machine, so a task keeps to one core.
-    assert {cores for *_, cores in found} == {1}
+    assert [number for number, _ in found] == [*range(20)]
+    assert len({process for _, process in found}) > 1
     assert not list(tmp_path.iterdir())
+
+
+def test_rows_of_an_experiment_run_on_the_nodes(runner, tmp_path):
+    rows = [Row(name, tasks.row, (name,)) for name in ("a", "b", "c")]
+    reported = []
+    work = Experiment(tmp_path / "work", {"data": 1}, {"fact": 2})
+    found = work.run_all(rows, lambda: reported.append(len(work.records())), runner)
+    assert [record["result"] for record in found.values()] == ["a", "b", "c"]
+    assert reported == [1, 2, 3] and all(record["fact"] == 2 for record in found.values())
+    assert work.run_all(rows, workers=runner) == found  # finished rows are left out
 
 
 def test_a_task_that_kills_three_workers_is_an_error_with_its_lines(runner, tmp_path, capfd):
@@ -163,3 +188,37 @@ def test_a_node_without_the_files_is_named(cluster, runner, driver, tmp_path, mo
     finally:
         blind.terminate()
         blind.wait()
+
+
+@pytest.mark.long
+def test_training_goes_on_after_a_worker_was_killed(cluster, driver, tmp_path, monkeypatch):
+    """The worker of the second node is killed after the first checkpoint."""
+    monkeypatch.setattr(training, "_SECONDS", 1)
+    shutil.copytree(tiny_data(), tmp_path / "data")
+    sizes = "num_encoder_layers=1 num_decoder_layers=1 d_model=16 d_ff=16 num_heads=2".split()
+    flags = "--data_dir=data --run_dir=run --preset=tiny --max_steps=60 --batch_tokens=128"
+    flags += " --checkpoint_steps=10 --jit_compile=false --ray=" + cluster.address
+    killer = threading.Thread(target=kill_a_worker, args=(tmp_path / "run" / "checkpoints",))
+    killer.start()
+    given = [*flags.split(), *(f"--set=model.{size}" for size in sizes)]
+    ended = driver.run(tmp_path, "train", given, "")
+    killer.join()
+    assert ended.code == 0, ended.err
+    steps = [path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*")]
+    assert max(steps) == "step-00000060"
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    logged = [json.loads(line)["step"] for line in lines if "loss" in json.loads(line)]
+    assert logged == [*range(10, 61, 10)]
+
+
+def kill_a_worker(checkpoints):
+    """Kills the worker with the index 1 after the first checkpoint."""
+    while not [*checkpoints.glob("step-*")]:
+        time.sleep(0.05)
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            is_worker = b"keras_transformer\0train" in (process / "cmdline").read_bytes()
+            if is_worker and b'"index": 1' in (process / "environ").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
+                return
+    pytest.fail("there was no second worker")

@@ -34,7 +34,12 @@ def translate_block(*arguments):
 
 def wait_and_tell(number):
     time.sleep(0.1)
-    return number, os.getpid(), len(os.sched_getaffinity(0))
+    return number, os.getpid()
+
+
+def row(directory, minutes, name):
+    directory.mkdir(exist_ok=True)
+    return {"result": name, "finished": True}
 
 
 def die(name, dies):

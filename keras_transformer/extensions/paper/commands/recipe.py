@@ -17,8 +17,8 @@ Writes the data, a folder for each seed (run, export/1), results.jsonl and table
 directory. Recipes with synthetic pairs (synthetic/KIND) need the exports that generate them
 (--synthetic_from). Recipes that fine-tune a model need its run (--init_from) and also score it.
 Recipes with a teacher need its run (--teacher), and compare it with the student in quality and in
-speed. The same command resumes after an interruption. The last line of standard output is a JSON
-object with the results.
+speed. With --ray, a cluster prepares the data and generates synthetic pairs. The same command
+resumes after an interruption. The last line of standard output is a JSON object with the results.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def define_flags() -> None:
         "num_microbatches", None, config_flags.FIELDS["num_microbatches"][1], lower_bound=1
     )
     config_flags.define_option_flags("init_from", "symbols", "max_minutes")
+    config_flags.define_cluster_flags()
 
 
 def main() -> None:
@@ -88,6 +89,7 @@ def main() -> None:
         runs={role: path for role, path in runs.items() if path is not None},
         num_microbatches=FLAGS.num_microbatches,
         max_minutes=FLAGS.max_minutes,
+        workers=config_flags.workers() or 1,
     )
     print(recipe_run.summary(results))
     print(json.dumps(results))

@@ -8,7 +8,8 @@ Example:
 
 Each row is a change of the paper's Table 3, with sizes in proportion, applied to --preset_base.
 --set changes all rows. With tiny, a row has 3,000 steps of 2,048 target tokens. Other presets keep
-their settings. Rows are trained one after the other and scored on the validation set.
+their settings. Rows are trained one after the other, or with --ray on the machines of a cluster at
+the same time, and scored on the validation set.
 
 The same command resumes after an interruption, even in the middle of a row. Other --rows are added
 to the existing results. A row that diverges is marked in the table, and training continues with the
@@ -36,6 +37,7 @@ def define_flags() -> None:
     flags.DEFINE_string("preset_base", "tiny", "preset that the rows differ from")
     config_flags.define_path_flags("data_dir", "work_dir", required=True)
     config_flags.define_option_flags("tokenize", "lowercase", "max_minutes")
+    config_flags.define_cluster_flags()
     flags.DEFINE_list("rows", None, "rows or groups, such as A,B,E_learned; base is always added")
     config_flags.define_config_flags(
         "max_steps",
@@ -68,6 +70,7 @@ def main() -> None:
         tokenize=FLAGS.tokenize,
         lowercase=FLAGS.lowercase,
         max_minutes=FLAGS.max_minutes,
+        workers=config_flags.workers() or 1,
     )
     print(table)
     print(json.dumps(results))
