@@ -84,8 +84,8 @@ def _sentences() -> tuple[list[str], list[str] | None]:
         return read_text(FLAGS.valid_source), None if target is None else read_text(target)
     if FLAGS.data_dir is None:
         raise InputError(
-            "The export is compared with the run on real sentences. Give --data_dir or "
-            "--valid_source."
+            "The export is compared with the run on real sentences. Give --data_dir, "
+            "or --valid_source and --valid_target."
         )
     store = TokenStore(Path(FLAGS.data_dir) / "valid")
     return store.source.text(), store.target.text()
