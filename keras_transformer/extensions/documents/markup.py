@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import regex
 
 from keras_transformer.errors import InputError
+from keras_transformer.extensions.documents.spans import MATCH_SECONDS
 
 # Elements of HTML that are copied with their content.
 COPIED = frozenset("code kbd samp var math svg script style pre textarea template".split())
@@ -16,8 +17,8 @@ _VOID = frozenset("area base br col embed hr img input link meta source track wb
 _RAW = frozenset("script style textarea".split())  # their content has no tags
 _TAG = regex.compile(
     r"""(?P<empty><!--.*?-->|<!\[CDATA\[.*?\]\]>|<\?.*?\?>|<%.*?%>|<[!?][^>]*>|<\d[\d:.]*>)
-    |<(?P<slash>/?)(?P<name>[A-Za-z][^\s/>]*)(?P<attributes>(?:[^<>"']|"[^"]*"|'[^']*')*+)>
-    |&lt;(?P<slash>/?)(?P<name>[A-Za-z][\w:-]*)(?P<attributes>(?:(?!&[lg]t;)[^<>])*+)(?:&gt;|>)
+    |<(?P<slash>/?)(?P<name>[A-Za-z][^\s/<>]*+)(?P<attributes>(?:[^<>"']|"[^"]*"|'[^']*')*+)>
+    |&lt;(?P<slash>/?)(?P<name>[A-Za-z][\w:-]*+)(?P<attributes>(?:(?!&[lg]t;)[^<>])*+)(?:&gt;|>)
     |(?P<entity>&[A-Za-z][\w.-]*;)""",
     regex.VERBOSE | regex.DOTALL,
 )
@@ -49,7 +50,9 @@ def broken(label: str, text: str, position: int, reason: str) -> NoReturn:
 
 def text_token(raw: str, has_entities: bool = True) -> Token:
     """Returns the token of a text. With entities, a line break in it is a space."""
-    text = regex.sub(r"[ \t]*[\r\n]\s*", " ", html.unescape(raw)) if has_entities else raw
+    text = (
+        regex.sub(r"(?<![ \t])[ \t]*+[\r\n]\s*", " ", html.unescape(raw)) if has_entities else raw
+    )
     return Token("text", raw, text=text)
 
 
@@ -66,7 +69,7 @@ def tokens_of(
 ) -> Iterator[Token]:
     """Yields the tokens of `tokenize`."""
     cursor = position = 0
-    while match := _TAG.search(text, position):
+    while match := _next_tag(text, position):
         position = match.end()
         name, entity = (match["name"] or "").lower(), match["entity"]
         kind = "empty"
@@ -82,6 +85,17 @@ def tokens_of(
         cursor = position
     if cursor < len(text):
         yield text_token(text[cursor:], has_entities)
+
+
+def _next_tag(text: str, position: int) -> Any:
+    """Returns the match of the next tag, or None."""
+    try:
+        return _TAG.search(text, position, timeout=MATCH_SECONDS)
+    except TimeoutError as error:
+        raise InputError(
+            f"A text of {len(text):,} characters takes too long to read: it has too many tags or "
+            "comments without an end. Split it."
+        ) from error
 
 
 def _end_of_element(text: str, position: int, name: str) -> int:

@@ -22,7 +22,7 @@ _URL = rf"""(?:{_GROUP}|[^\s<>"“”„(){{}}«»。，、！？；：])*(?<={_
 _EMOJI = r"(?:\p{Emoji_Presentation}|\p{Extended_Pictographic}\uFE0F)[\U0001F3FB-\U0001F3FF]?"
 _PATTERNS = {
     "url": rf"(?:(?:https?|ftp|file)://|www\.|mailto:){_URL}",
-    "email": r"[\w.+-]*\w@\w[\w-]*(?:\.[\w-]*\w)+",
+    "email": r"(?<![\w.+-])[\w.+-]*\w@\w[\w-]*(?:\.[\w-]*\w)+",
     "name": r"(?<![\w@])@\w+(?:[.-]\w+)*",
     "tag": r"(?<![\w&#])#\d*[^\W\d]\w*",
     "path": r"(?<![\w/.~<])(?:~|\.\.?)?(?:/[\w@+-]*(?:\.[\w@+-]+)*)*/[\w@+-]+(?:\.[\w@+-]+)*/?"
@@ -42,7 +42,7 @@ _PATTERNS = {
     r"\d+(?:\.\d+){2,}(?:[-+.]?\w+)*",
     # snake_case, camelCase, function(), AB-12 and hexadecimal numbers
     "identifier": r"\b(?=\w*[^\W_]_+[^\W_]|__+[^\W_])\w+\b|\b[a-z]+(?:[A-Z][a-z0-9]+)+\b"
-    r"|\b[A-Za-z_]\w*(?:\.\w+)*\(\)|\b[A-Z]{2,}-?\d[\dA-Z]*(?:-[\dA-Z]+)*\b"
+    r"|(?<![A-Za-z_]\w*\.)\b[A-Za-z_]\w*(?:\.\w+)*\(\)|\b[A-Z]{2,}-?\d[\dA-Z]*(?:-[\dA-Z]+)*\b"
     r"|\b(?=\d*[a-f])(?=[a-f]*\d)[\da-f]{7,}(?:-[\da-f]+)*\b",
     "emoji": rf"(?:{_EMOJI}(?:\u200D\p{{Extended_Pictographic}}\uFE0F?[\U0001F3FB-\U0001F3FF]?)*"
     r"[\U000E0020-\U000E007F]*|[0-9#*]\uFE0F?\u20E3)+",
@@ -62,6 +62,7 @@ _COMPILED = [regex.compile(pattern, regex.VERSION1) for pattern in _PATTERNS.val
 BRANCH_PATTERNS = (r"(?<!\w)#(?!\w)", r"'[{}#|][^']*'", r"''")
 
 
+MATCH_SECONDS = 2.0  # of the process; others search for less than a millisecond
 Range = tuple[int, int]  # the first character, and the one after the last
 
 
@@ -93,7 +94,14 @@ def find_spans(text: str, patterns: Sequence[str] = ()) -> list[Range]:
     """
     found = []
     for pattern in [*compile_patterns(patterns), _ICU, *_COMPILED]:
-        for match in pattern.finditer(text):
+        try:
+            matches = [*pattern.finditer(text, timeout=MATCH_SECONDS)]
+        except TimeoutError as error:
+            raise InputError(
+                f"A text of {len(text):,} characters takes too long to read: it has many braces "
+                "without an end, or the pattern of a span is slow. Split the text."
+            ) from error
+        for match in matches:
             if kept := match[0].strip():  # a pattern of the user may find spaces around it
                 start = match.start() + match[0].index(kept)
                 found.append((start, start + len(kept)))

@@ -35,6 +35,7 @@ _ANDROID_TEXTS = (
 _DOCX_PARTS = regex.compile(
     r"word/(?:document|header\d*|footer\d*|footnotes|endnotes|comments)\.xml"
 )
+_MAX_XML_BYTES = 2**26  # of these files, which can be a thousand times as large as the archive
 _DOCX_END = regex.compile(r"</?w:(?:p|tab|br|cr)[\s/>]")  # between two texts
 _PRESERVING = '<w:t xml:space="preserve">'
 
@@ -147,6 +148,8 @@ def docx_parts(data: bytes, label: str) -> dict[str, str]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = [name for name in archive.namelist() if _DOCX_PARTS.fullmatch(name)]
+            if sum(archive.getinfo(name).file_size for name in names) > _MAX_XML_BYTES:
+                raise ValueError(f"it has more than {_MAX_XML_BYTES >> 20} MB of text")
             parts = {f"{label}: {name}": archive.read(name).decode() for name in names}
     # zipfile raises these for damaged, encrypted and otherwise unreadable archives.
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:

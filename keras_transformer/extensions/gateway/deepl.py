@@ -15,8 +15,15 @@ from starlette.responses import Response
 
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.documents.glossary import Glossary
-from keras_transformer.extensions.gateway.server import FIELDS, Fields, Gateway, Protocol, answer
-from keras_transformer.extensions.gateway.translation import language_name
+from keras_transformer.extensions.gateway.server import (
+    FIELDS,
+    Fields,
+    Gateway,
+    Protocol,
+    answer,
+    without_surrogates,
+)
+from keras_transformer.extensions.gateway.translation import language_name, pivots_of
 from keras_transformer.extensions.serving.tensors import RequestError
 
 _MAX_GLOSSARIES = 1_000
@@ -48,7 +55,7 @@ async def _translate(gateway: Gateway, request: Request, fields: Fields) -> Resp
         }
         for result, text in zip(results, asked.texts, strict=True)
     ]
-    return answer({"translations": translations}, results[0].pivots)
+    return answer({"translations": translations}, pivots_of(results))
 
 
 async def _languages(gateway: Gateway, request: Request, fields: Fields) -> Response:
@@ -84,12 +91,12 @@ async def _create(gateway: Gateway, request: Request, fields: Fields) -> Respons
     size = len(str(fields["entries"])) + len(str(fields["name"]))
     if count >= _MAX_GLOSSARIES or size > gateway.settings.max_characters:
         raise RequestError(413, "The glossary is too large, or there are too many.")
-    entries = str(fields["entries"]), str(fields.get("entries_format", "tsv"))
-    terms = await asyncio.to_thread(_terms, *entries)
+    name, entries = map(without_surrogates, (fields["name"], fields["entries"]))
+    terms = await asyncio.to_thread(_terms, entries, str(fields.get("entries_format", "tsv")))
     number = str(uuid.uuid4())
     facts = {
         "glossary_id": number,
-        "name": str(fields["name"]),
+        "name": name,
         "ready": True,
         "source_lang": source,
         "target_lang": target,

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from keras_transformer.extensions.gateway.server import Fields, Gateway, Protocol, answer
-from keras_transformer.extensions.gateway.translation import language_name
+from keras_transformer.extensions.gateway.translation import language_name, pivots_of
 
 _PATH = "/language/translate/v2"
 _SURE = 0.9  # confidence of a reliable detection
@@ -33,7 +33,7 @@ async def _translate(gateway: Gateway, request: Request, fields: Fields) -> Resp
         if result.pivots:  # the field for the name of the model
             found["model"] = "-".join([result.source[0], *result.pivots, asked.target])
         translations.append(found)
-    return answer({"data": {"translations": translations}}, results[0].pivots)
+    return answer({"data": {"translations": translations}}, pivots_of(results))
 
 
 async def _detect(gateway: Gateway, request: Request, fields: Fields) -> Response:

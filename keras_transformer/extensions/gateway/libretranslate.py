@@ -13,7 +13,12 @@ from starlette.responses import Response
 
 from keras_transformer.extensions.documents.files import file_suffixes
 from keras_transformer.extensions.gateway.server import Fields, Gateway, Protocol, answer
-from keras_transformer.extensions.gateway.translation import Detected, language_name, translate_file
+from keras_transformer.extensions.gateway.translation import (
+    Detected,
+    language_name,
+    pivots_of,
+    translate_file,
+)
 from keras_transformer.extensions.serving.tensors import RequestError
 
 _MISSING = "Invalid request: missing {} parameter"
@@ -32,7 +37,7 @@ async def _translate(gateway: Gateway, request: Request, fields: Fields) -> Resp
         found["alternatives"] = [result.alternatives for result in results]
     if not isinstance(fields["q"], list):
         found = {name: values[0] for name, values in found.items()}
-    pivots = results[0].pivots
+    pivots = pivots_of(results)
     return answer({**found, "pivot": pivots} if pivots else found, pivots)
 
 

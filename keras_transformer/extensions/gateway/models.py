@@ -120,8 +120,8 @@ class Models:
                 facts = manifest.read(path)
                 name = _PAIR.fullmatch(folder.name)
                 pair = facts.get("languages") or (list(name.groups()) if name else None)
-                if pair is None:
-                    continue
+                if not any(path.iterdir()):
+                    raise ValueError("it is empty")
                 if not isinstance(pair, list) or len(pair) != 2:
                     raise ValueError(f"its languages are {pair!r:.50}, not two codes")
                 source, target = pair
@@ -200,7 +200,8 @@ class Models:
         await self._make_room(model.size)
         before = _resident_bytes()
         engine = await asyncio.to_thread(self._open, model.path)
-        model.size = max(model.size, _resident_bytes() - before)
+        # Other work may need memory at the same time, so this is no reason to refuse a model.
+        model.size = min(max(model.size, _resident_bytes() - before), self._memory_bytes)
         await self._make_room(model.size)
         functions = {name: getattr(engine, name) for name in ("translate", "translate_verbose")}
         # Requests with the same function can share a batch.
@@ -215,7 +216,7 @@ class Models:
             loaded = [m for m in self._models.values() if m.loaded is not None]
             if sum(m.size for m in loaded) + size <= self._memory_bytes:
                 return
-            oldest = min(loaded, key=lambda m: m.used)
+            oldest = min(loaded, key=lambda m: (m.users > 0, m.used))
             # The next request loads the copy. Only those that came before use this one.
             fresh: Any = {"loaded": None, "loading": None, "users": 0, "idle": asyncio.Event()}
             self._models[oldest.name] = dataclasses.replace(oldest, **fresh)

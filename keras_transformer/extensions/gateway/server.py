@@ -111,8 +111,7 @@ class Protocol(NamedTuple):
         texts = self.given_texts(fields)
         if not all(isinstance(text, str | int | float) for text in texts):
             raise RequestError(400, f"{FIELDS['texts'][self.column]} has a value that is no text.")
-        # Without lone surrogates.
-        return [str(text).encode("utf-8", "replace").decode() for text in texts]
+        return list(map(without_surrogates, texts))
 
     def language(self, gateway: Gateway, code: Any, side: int) -> str:
         """Returns the language that a code means (see `Translator`), and refuses unknown ones."""
@@ -133,6 +132,11 @@ class Protocol(NamedTuple):
         target = self.language(gateway, self.required(fields, "target"), 1)
         names = re.findall(r"[\w:.-]+", ignored.lower())
         return TextRequest(texts, code, target, format, alternatives=others, ignored=names)
+
+
+def without_surrogates(value: Any) -> str:
+    """Returns a value of a request as a text that can be sent back."""
+    return str(value).encode("utf-8", "replace").decode()
 
 
 def answer(content: Any, pivots: Sequence[str] = (), status: int = 200) -> Response:

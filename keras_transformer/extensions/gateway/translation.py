@@ -34,7 +34,9 @@ from keras_transformer.inference.translate import translate_lines
 
 _THREADS = 256  # requests whose texts are split and put together at the same time
 _BATCHES_AT_ONCE = 4  # of a request with many sentences
-_SHORT_TEXT = 40  # characters: among several texts, a shorter one is likely in the language of all
+# Among several texts, one with fewer characters, whose language is not clear, is likely in the
+# language of all.
+_SHORT_TEXT, _CLEAR = 40, 0.8
 _DETECTED_CHARACTERS = 1_000
 _ENTRY_BYTES = 1_600  # memory of an entry of the cache besides its outputs
 _LONGEST_KEY = 1_000  # bytes of a line that is cached
@@ -81,6 +83,11 @@ class Result(NamedTuple):
     alternatives: tuple[str, ...] = ()
 
 
+def pivots_of(results: Sequence[Result]) -> tuple[str, ...]:
+    """Returns the languages in between of the first text that has some."""
+    return next((result.pivots for result in results if result.pivots), ())
+
+
 class Translator:
     """Translates with the models, in batches across requests.
 
@@ -109,16 +116,18 @@ class Translator:
     async def detect(self, texts: Sequence[str]) -> list[list[Detected]]:
         """Returns the languages of each text, the most likely one first.
 
-        Of several texts, short ones count as texts in the language of all.
+        Of several texts, short ones count as texts in the language of all, unless theirs is clear.
         """
         codes = tuple(sorted({code for pair in self.models.pairs() for code in pair}))
         texts = [re.sub(r"<[^<>]*>", " ", text)[:_DETECTED_CHARACTERS] for text in texts]
         whole = "\n".join(texts)[:_DETECTED_CHARACTERS]
-        texts = [whole if len(text) < _SHORT_TEXT else text for text in texts]
 
         def languages() -> list[list[Detected]]:
-            found = {text: detected_languages(text, codes) for text in dict.fromkeys(texts)}
-            return [found[text] for text in texts]
+            known = {text: detected_languages(text, codes) for text in {*texts, whole}}
+            return [
+                known[text if len(text) >= _SHORT_TEXT or known[text][0][1] > _CLEAR else whole]
+                for text in texts
+            ]
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, languages)
 
@@ -130,6 +139,7 @@ class Translator:
         sources = [(request.source or "", 1.0)] * len(request.texts)
         if request.source is None:
             leading = {s for s, codes in self.models.targets().items() if request.target in codes}
+            leading.add(request.target)  # such a text stays as it is
             known = await self.detect(request.texts)
             sources = [next((f for f in found if f[0] in leading), found[0]) for found in known]
         results: dict[int, Result] = {}

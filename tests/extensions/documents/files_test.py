@@ -216,6 +216,9 @@ def test_byte_order_marks_stay_and_empty_translations_are_counted(tmp_path: Path
 ZIP = io.BytesIO()
 with zipfile.ZipFile(ZIP, "w") as archive:
     archive.writestr("word/document.xml", "<w:document><w:p></w:document>")
+BOMB = io.BytesIO()
+with zipfile.ZipFile(BOMB, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+    archive.writestr("word/document.xml", bytes(2**26 + 1))
 BROKEN = [
     ("a.html", b"<p>one</p>\n<p>two <a href='x", "line 2, column 8", "does not end"),
     ("b.html", b"<p>one\n\xff</p>", "line 2", "utf-8"),
@@ -237,6 +240,7 @@ BROKEN = [
     ("a.docx", b"PK not a zip", "a.docx", "not a readable DOCX"),
     ("b.docx", (FOLDER / "letter.docx").read_bytes()[:-40], "b.docx", "not a readable DOCX"),
     ("c.docx", ZIP.getvalue(), "c.docx: word/document.xml", "line 1", "mismatched tag"),
+    ("d.docx", BOMB.getvalue(), "d.docx", "64 MB"),
     ("a.txt", b"a\n\xff\n", "line 2", "utf-8"),
     ("a.pdf", b"%PDF", "a.pdf", "unknown", "html"),
 ]

@@ -10,8 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from keras_transformer.errors import InputError
+from keras_transformer.extensions.documents.markup import tokenize
 from keras_transformer.extensions.documents.protection import translate_texts
 from keras_transformer.extensions.documents.sentences import segment
+from keras_transformer.extensions.documents.spans import find_spans
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.translate import translate_to_text
 from tests.builders import old_vocabulary, refuses
@@ -236,6 +239,18 @@ def test_the_identity_restores_the_text_for_any_part_length(
     assert translated.replace(" ", "") == text.replace(" ", "")
     if not CHINESE_OR_JAPANESE.search(text):
         assert translated == text
+
+
+@pytest.mark.parametrize(
+    "unit", ["<a", "<!--", '<a "', "a.", "a@", " ", "\t", "{a,plural,a{", "{a,plural,x{a}"]
+)
+def test_hostile_text_is_read_or_refused_in_seconds(unit: str) -> None:
+    text = unit * (60_000 // len(unit))  # the worst pattern would take days
+    for read in (tokenize, find_spans):
+        try:
+            read(text)
+        except InputError as error:
+            assert tells(str(error), "60,000 characters", "takes too long")
 
 
 @pytest.mark.parametrize("unit", ["x", "x ", "x. ", "X. ", "文，", ". ", "(", " "])

@@ -1,10 +1,14 @@
 """The official client of DeepL, and what it does not send."""
 
+import json
+
 import deepl
 import httpx
 import pytest
 
 from keras_transformer.extensions.gateway.translation import _one_line
+
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +139,11 @@ def test_invalid_glossaries(client: httpx.Client) -> None:
     for entries in ("wall", "wall\t", "a\tb\na\tc"):
         found = client.post("/v2/glossaries", json={**given, "entries": entries})
         assert found.status_code == 400 and "entries" in found.json()["message"]
+    lone = {**given, "name": "\ud800", "entries": "a\t\ud800"}
+    body = json.dumps(lone).encode()  # httpx cannot write it
+    made = client.post("/v2/glossaries", content=body, headers=JSON).json()
+    assert client.get("/v2/glossaries").json()["glossaries"][-1] == {**made, "name": "?"}
+    assert client.delete(f"/v2/glossaries/{made['glossary_id']}").status_code == 204
 
 
 def test_a_million_spaces_stay() -> None:

@@ -36,6 +36,8 @@ def test_batches_alternatives_and_pivots(client: httpx.Client) -> None:
     assert one.headers["x-pivot"] == "de, fr"
     same = client.post("/translate", json={"q": "A wall", "source": "en", "target": "en"})
     assert same.json() == {"translatedText": "A wall"}
+    own = client.post("/translate", json={"q": "Das Haus", "source": "auto", "target": "de"})
+    assert own.json()["translatedText"] == "Das Haus"
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,37 @@ def test_new_models_are_found_and_two_for_a_pair_are_reported(
         assert translated(client, "A", "EN_us", "pt") == "Adept"
 
 
+def test_a_folder_without_a_model_has_no_languages(models: Path) -> None:
+    (models / "en-nl").mkdir()
+    with running_gateway(models) as (_, client):
+        (english,) = client.get("/languages").json()
+        assert english["targets"] == ["de", "en", "fr", "it"]
+
+
+def test_an_idle_model_leaves_before_one_in_use(models: Path) -> None:
+    gate, waits = threading.Event(), threading.Event()
+
+    def before(texts: list[str]) -> None:
+        if texts == ["slow"]:
+            waits.set()
+            gate.wait(SECONDS)
+
+    def open_model(path: Path, batches_at_once: int) -> Engine:
+        return WordEngine(path.name.split("-")[1], before)
+
+    with (
+        running_gateway(models, open_model, memory_mb=250, batches_at_once=2) as (_, client),
+        concurrent.futures.ThreadPoolExecutor(2) as pool,
+    ):
+        slow = pool.submit(translated, client, "slow", "en", "de")
+        waits.wait(SECONDS)
+        assert translated(client, "A", "en", "fr") == "Afr"
+        assert translated(client, "A", "en", "it") == "Ait"  # instead of en-fr
+        assert not slow.done()
+        gate.set()
+        assert slow.result(SECONDS) == "slowde"
+
+
 def test_the_languages_of_a_manifest_count(tmp_path: Path) -> None:
     models = make_models(tmp_path / "models", "en-de")
     facts = '{"format_version": 1, "format": "litert", "files": {}, "languages": ["cs", "sk"]}'
