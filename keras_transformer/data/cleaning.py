@@ -38,6 +38,7 @@ _REPETITIONS = 3
 # U+0080-009F, U+2028 and U+2029, but not LF. Text readers break lines at several of them.
 _CONTROL = re.compile(rb"[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]")
 _CONTROL_ASCII = bytes((*range(0x0A), *range(0x0B, 0x20), 0x7F))
+_LANGUAGE = re.compile(rb"(>>[^\s<>]+<<)\s*")  # a language token at the start of a source
 _CONTROL_LATIN = re.compile(rb"\xc2[\x80-\x9f]")
 # Characters without a glyph: spaces, control and format characters (except for the Arabic, Syriac
 # and Kaithi number signs, which have a glyph), the other code points with the Unicode property
@@ -147,8 +148,17 @@ def clean(block: Block, options: PrepareOptions, report: CleaningReport) -> Clea
         pairs = pairs.keep(pairs.test(check), "wrong_language", report)
     if options.source_tag is not None:
         tag = options.source_tag.encode()
-        pairs = pairs._replace(sources=[b"%b %b" % (tag, source) for source in pairs.sources])
+        pairs = pairs._replace(sources=[_tagged(source, tag) for source in pairs.sources])
     return pairs
+
+
+def _tagged(source: bytes, tag: bytes) -> bytes:
+    """Returns a source that begins with a tag. Language tokens of the source replace its own."""
+    given = list[bytes]()
+    while tag.startswith(b">>") and (match := _LANGUAGE.match(source)):
+        given.append(match[1])
+        source = source[match.end() :]
+    return b" ".join([*given, *tag.split()[len(given) :], source])
 
 
 def is_invisible(line: bytes) -> bool:

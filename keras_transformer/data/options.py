@@ -58,6 +58,7 @@ class PrepareOptions:
             to drop the pair.
         source_tag: a piece at the start of every source sentence, such as "<2de>", which selects
             the target language of a multilingual model (Johnson et al., 2017). None for no tag.
+            Language tokens such as ">>deu<< >>eng<<" are added only if a sentence lacks them.
         augment: kinds of changes, with the share of the training pairs that each one changes. For
             `spans` and `tags`, 20 tokens of a new vocabulary are symbols, and a search keeps them.
             The kinds are those of the installed extensions (docs/corpora.md).

@@ -105,13 +105,18 @@ def check_tag(tag: str | None, symbols: Sequence[str] | None, label: str) -> Non
 def missing_tags(
     lines: Sequence[str], symbols: Sequence[str] | None, source_tag: str | None = None
 ) -> str | None:
-    """Returns a warning about lines without a tag, or None if all lines have one.
+    """Returns a warning about lines without a tag or with an unknown one, or None.
 
-    There is no warning without tags among the symbols, or if `source_tag`, the symbol that is added
-    to the lines, is a tag. Empty lines do not count.
+    There is no warning without tags among the symbols. If `source_tag`, the symbol that is added
+    to the lines, is a tag, lines need none. Empty lines do not count.
     """
     tags = language_tags(symbols or ())
-    if not tags or not {*tags}.isdisjoint((source_tag or "").split()):
+    if not tags or symbols is None:
+        return None
+    found = {tag for line in lines for tag in split_tags(line, None)[0].split()}
+    if unknown := found - {*symbols}:
+        return f"Some lines begin with {min(unknown)}, but the model lacks this tag: it is text."
+    if not {*tags}.isdisjoint((source_tag or "").split()):
         return None
     lines = [line for line in lines if line.strip()]
     count = sum(not split_tags(line, symbols)[0] for line in lines)

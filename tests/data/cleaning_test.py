@@ -81,6 +81,15 @@ def test_identical_pairs_are_dropped_and_sources_are_tagged_on_request():
     assert kept == [(2, b"<2de> A", b"a")] and report.dropped == {"identical": 1}
 
 
+def test_language_tokens_of_a_source_replace_those_of_the_tag():
+    sources = [b"a", b">>fr<< b", b">>fr<<>>es<<  c", b"<2fr> d"]
+    kept, _ = run([(source, b"x") for source in sources], source_tag=">>de<< >>en<<")
+    tagged = [b">>de<< >>en<< a", b">>fr<< >>en<< b", b">>fr<< >>es<< c", b">>de<< >>en<< <2fr> d"]
+    assert [source for _, source, _ in kept] == tagged
+    kept, _ = run([(b">>fr<< b", b"x")], source_tag="<bt>")
+    assert kept[0][1] == b"<bt> >>fr<< b"
+
+
 def test_repetitive_pairs_are_dropped_on_request():
     quote = b"a sign with &quot; s &quot; s &quot; s"
     eight = b" ".join(b"%d" % i for i in range(8))

@@ -309,6 +309,8 @@ def test_commands_choose_languages(driver: Driver, run: RunDirectory, tmp_path: 
     pairs = [f"{a}\t{b}\n" for a, b in zip(texts, expected, strict=True)]
     tagged = "".join(f">>cc<< >>bb<< {pair}" for pair in pairs)
     assert command("score", chosen, "".join(pairs)).out == command("score", "", tagged).out != ""
+    warning = command("translate", chosen, f">>aa<< {BALL}\n>>dd<< {BALL}").err
+    assert tells(warning, ">>dd<<", "tag") and ">>aa<<" not in warning
     found = command("translate", "--target_language=ab", BALL)
     assert found.code == 1 and "'ab'" in found.err and "aa, bb, cc" in found.err
 

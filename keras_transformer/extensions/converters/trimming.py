@@ -7,8 +7,9 @@ the tokens of some languages. The logits of tokens that are kept do not change.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence, Set
-from itertools import combinations
+from itertools import combinations, compress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import regex
 
 from keras_transformer.data.reading import read_text
-from keras_transformer.errors import InputError, check_names, needs_extra
+from keras_transformer.errors import InputError, check_names, needs_extra, require
 from keras_transformer.extensions.converters.source import ConvertedModel, make_model
 from keras_transformer.text.model_proto import BPE, NORMAL, UNUSED, ModelProto
 from keras_transformer.text.vocabulary import Vocabulary
@@ -24,6 +25,7 @@ from keras_transformer.text.vocabulary import Vocabulary
 log = logging.getLogger(__name__)
 
 _HELD_OUT = 10  # each line of this number is like new text
+_MAX_UNKNOWN = 0.5  # share of words; a text that is not tokenized for the model has more
 # The axis of the tokens in the matrices of the source, and in all others.
 _AXES = (
     {"source_embedding/embeddings": 0},
@@ -52,6 +54,7 @@ def keep_text(
     lines = [line.encode() for line in read_text(path)]
     if not any(line.strip() for line in lines):
         raise InputError(f"{path} has only empty lines. Give a text of both languages.")
+    _check_words(old, lines, path)
     # Rows of ids, for the source and for the target.
     rows = [old.encode_source(lines), old.encode_target(lines)]
     trimmed = _with_tokens(model, [*map(_union, rows)], codes)
@@ -136,6 +139,20 @@ def _with_tokens(
     if old.language_ids:
         log.info("Kept %d of %d languages.", len(new.language_ids), len(old.language_ids))
     return make_model(model.config, weights, new)
+
+
+def _check_words(vocabulary: Vocabulary, lines: Sequence[bytes], path: str | Path) -> None:
+    """Logs the share of words that are unknown in both languages. Raises an error for most."""
+    # Words are encoded one by one, because unknown words next to each other are one token.
+    words = Counter(word for line in lines for word in line.split())
+    sides = vocabulary.encode_source([*words]), vocabulary.encode_target([*words])
+    is_unknown = [
+        all(vocabulary.unknown_id in ids for ids in both) for both in zip(*sides, strict=True)
+    ]
+    share = sum(compress(words.values(), is_unknown)) / words.total()
+    report = f"{100 * share:.1f} % of the words of {path} are unknown to the model."
+    require(share <= _MAX_UNKNOWN, f"{report} Tokenize the text like the model's training text.")
+    log.info(report)
 
 
 def _report_new_tokens(rows: Sequence[Sequence[int]]) -> None:

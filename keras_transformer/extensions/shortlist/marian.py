@@ -30,7 +30,8 @@ def read_shortlist(file: str | Path, run: str | Path | RunDirectory) -> Shortlis
 
     Args:
         file: a file that `marian-conv --dump-shortlist` has written.
-        run: a converted run with the vocabulary of the file.
+        run: a converted run with the vocabulary of the file. It has the ids of Marian, unless it
+            was converted with `keep_text`.
     """
     file = Path(file)
     require(file.is_file(), f"The shortlist {file} does not exist. Give a file, or a number.")
@@ -38,11 +39,13 @@ def read_shortlist(file: str | Path, run: str | Path | RunDirectory) -> Shortlis
         num_frequent, counts, tokens = _parse(file.read_bytes())
     vocabulary = members(run)[0][0].tokenizer().vocabulary
     num_sources, num_targets = vocabulary.source_vocab_size, vocabulary.target_vocab_size
-    largest = int(tokens.max(initial=0))
+    # Converters append a pad token to the ids of Marian. A smaller vocabulary begins with it.
+    largest, pad_id = int(tokens.max(initial=0)), vocabulary.pad_id
     require(
-        len(counts) <= num_sources and largest < num_targets,
+        len(counts) <= pad_id and largest < pad_id,
         f"{file} has candidates for {len(counts):,} source tokens, with ids up to {largest:,}, but "
-        f"the run has {num_sources:,} and {num_targets:,} tokens. Give the file of its model.",
+        f"the run has only {pad_id:,} ids of Marian. Give the file of its model. A run with a "
+        "smaller vocabulary (keep_text) has other ids, so no file fits.",
     )
     frequent = np.union1d(np.arange(min(num_frequent, num_targets)), vocabulary.end_id)
     own, width = int(vocabulary.joint), int(counts.max(initial=0))

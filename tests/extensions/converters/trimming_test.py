@@ -17,7 +17,7 @@ from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.builders import PHRASES, refuses, tiny_config
 from tests.export.model_variants import with_languages
 from tests.extensions.converters.toolkits import FIXTURES
-from tests.messages import mentions
+from tests.messages import mentions, tells
 
 MARIAN = FIXTURES / "marian"
 TEXT = ["a dog runs", "ein Hund rennt", "a green boy", "the red ball ☃", "</s> der Ball"]
@@ -119,6 +119,18 @@ def test_a_text_that_cannot_be_used_is_refused(text: str | None, fact: str, tmp_
         file.write_text(text)
     with pytest.raises(InputError, match=mentions("text", fact)):
         trimming.keep_text(bpe_model(joint=True), file)
+
+
+def test_a_text_that_is_not_tokenized_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, file = read_model(FIXTURES / "fairseq" / "words", "fairseq"), tmp_path / "text"
+    file.write_text("A girl!\nDie Hunde.\n")
+    refuses(trimming.keep_text, (model, file), file.name, "100.0 %", "unknown", "Tokenize")
+    file.write_text("dogs ☃ ☃ in\nthe shop .\ndie hunde .\n", "utf-8")
+    with caplog.at_level(logging.INFO):
+        trimming.keep_text(model, file)
+    assert tells(caplog.text, "20.0 %", "unknown")
 
 
 @pytest.mark.parametrize("tying", ["all", "none"])

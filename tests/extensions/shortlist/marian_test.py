@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import plugins
-from keras_transformer.extensions.converters import read_model, write_run
+from keras_transformer.extensions.converters import read_model, trimming, write_run
 from keras_transformer.extensions.shortlist import marian
 from keras_transformer.inference.loading import load_translator
 from tests.builders import refuses
@@ -62,6 +62,16 @@ def test_only_a_joint_vocabulary_copies_tokens(run: Path, tmp_path: Path) -> Non
     np.testing.assert_array_equal(separate, joint[:, 1:])
 
 
+def test_a_smaller_vocabulary_has_other_ids(tmp_path: Path) -> None:
+    model, text = read_model(FIREFOX, "marian"), tmp_path / "text"
+    pieces = model.vocabulary.pieces()[0]  # between the special ones at both ends
+    text.write_text("\n".join(pieces[2:-2]).replace("▁", " "), "utf-8")
+    kept = trimming.keep_text(model, text)
+    assert {*kept.vocabulary.pieces()[0]} == {*pieces}  # it drops nothing, and the sizes fit
+    write_run(kept, tmp_path / "kept")
+    refuses(marian.read_shortlist, (FIREFOX / NAME, tmp_path / "kept"), NAME, 48, 0, "keep_text")
+
+
 # Offsets of numbers in the file, their new values, and facts of the message.
 BAD: dict[str, tuple[int, int, list[object]]] = {
     "another format": (0, 1, ["format"]),
@@ -71,7 +81,7 @@ BAD: dict[str, tuple[int, int, list[object]]] = {
     "number of translations": (40, 2**60, ["header", "bytes"]),
     "first offset": (48, 1, ["offsets"]),
     "an offset": (48 + 8 * 9, 2**63 + 5, ["offsets"]),
-    "a token": (48 + 8 * 49, 2**31, [f"{2**31:,}", 48, 50]),
+    "a token": (48 + 8 * 49, 2**31, [f"{2**31:,}", 48]),
 }
 
 
