@@ -20,19 +20,20 @@ nodes the efficiency: the time of the blocks, divided by the nodes and the time 
 from __future__ import annotations
 
 import collections
+import contextlib
 import heapq
 import json
-import math
 import random
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import command
+import ray
 from absl import flags
 from measuring import Turn, describe_machine, ratio, spread, take_turns
 from prepare import make_corpus
@@ -49,11 +50,11 @@ flags.DEFINE_float("block_minutes", 1.0, "minutes of a block in the simulation")
 flags.DEFINE_float("node_hours", 12.0, "mean time until a node of the simulation is lost")
 
 _ADDRESS = "127.0.0.1:6399"
-_RAY = [sys.executable, "-m", "ray.scripts.scripts"]
 _CHECKED_NODES = 16
 _BLOCKS_PER_NODE = 200
 _FOUND_SECONDS, _REPLACED_SECONDS = 30.0, 180.0  # until a lost node is noticed, and replaced
 _NEW_NODE = -1
+_NEVER = 1e9  # hours
 _STRAGGLERS, _SLOWNESS = 0.02, 5.0
 
 
@@ -70,24 +71,27 @@ def run(name: str, arguments: Sequence[str], lines: int) -> Turn:
 
 def on_cluster(name: str, arguments: Sequence[str], lines: int) -> Turn:
     """Runs a command on a new cluster, whose start is not measured."""
-    start_cluster(cores=2)
-    try:
+    with cluster(cores=2):
         return run(name, [*arguments, f"--ray={_ADDRESS}"], lines)
-    finally:
-        stop_cluster()
 
 
-def start_cluster(cores: int) -> None:
-    """Starts a cluster of one node on this machine."""
+@contextlib.contextmanager
+def cluster(cores: int) -> Iterator[None]:
+    """Runs a cluster of one node on this machine, with a number of cores that may be pretended."""
     host, port = _ADDRESS.split(":")
-    start = ["start", "--head", f"--node-ip-address={host}", f"--port={port}"]
+    start = ["start", "--head", "--block", f"--node-ip-address={host}", f"--port={port}"]
     start += [f"--num-cpus={cores}", "--include-dashboard=false", "--disable-usage-stats"]
-    subprocess.run([*_RAY, *start], check=True, stdout=subprocess.DEVNULL)
-
-
-def stop_cluster() -> None:
-    """Stops the cluster of this machine."""
-    subprocess.run([*_RAY, "stop", "--force"], check=True, stdout=subprocess.DEVNULL)
+    with subprocess.Popen(
+        [sys.executable, "-m", "ray.scripts.scripts", *start],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            next(line for line in process.stdout if "Ray runtime started" in line)
+            yield
+        finally:
+            ray.shutdown()  # the end of its node would end this process
+            process.terminate()
 
 
 def draw_seconds(mean: float, blocks: int, draw: random.Random) -> list[float]:
@@ -150,32 +154,24 @@ def simulate(
     return now
 
 
-def wait(number: int, seconds: float) -> int:
-    """Waits, as a task of a cluster."""
-    time.sleep(seconds)
-    return number
-
-
 def check_simulation() -> dict[str, float]:
     """Compares the simulation with the cluster of this machine, whose tasks wait."""
     draw = random.Random(1)
     seconds = draw_seconds(0.5, 20 * _CHECKED_NODES, draw)
-    start_cluster(cores=_CHECKED_NODES)
-    try:
+    with cluster(cores=_CHECKED_NODES):
         runner = plugins.find("task_runners", "ray").connect(_ADDRESS)
         folder = Path(FLAGS.work_dir)
 
         def measure(waits: Sequence[float]) -> float:
             started = time.perf_counter()
-            collections.deque(run_tasks(wait, enumerate(waits), runner, folder), maxlen=0)
+            tasks = ((seconds,) for seconds in waits)
+            collections.deque(run_tasks(time.sleep, tasks, runner, folder), maxlen=0)
             return time.perf_counter() - started
 
         measure([2.0] * 4 * _CHECKED_NODES)  # starts the processes
         dispatch = measure([0.0] * 400) / 400
         measured = measure(seconds)
-    finally:
-        stop_cluster()
-    simulated = simulate(seconds, _CHECKED_NODES, dispatch, math.inf, draw)
+    simulated = simulate(seconds, _CHECKED_NODES, dispatch, _NEVER, draw)
     return {
         "dispatch_ms": round(1000 * dispatch, 1),
         "ideal_seconds": round(sum(seconds) / _CHECKED_NODES, 1),
@@ -192,7 +188,7 @@ def efficiencies(dispatch: float) -> dict[int, dict[str, float]]:
         seconds = draw_seconds(60 * FLAGS.block_minutes, blocks, random.Random(nodes))
         result[nodes] = {
             name: round(sum(seconds) / nodes / simulate(seconds, nodes, dispatch, hours, draw), 3)
-            for name, hours in (("no node is lost", math.inf), ("nodes are lost", FLAGS.node_hours))
+            for name, hours in (("no node is lost", _NEVER), ("nodes are lost", FLAGS.node_hours))
             for draw in [random.Random(nodes)]
         }
     return result

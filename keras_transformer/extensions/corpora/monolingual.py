@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_transformer.cli import app
 from keras_transformer.console import progress_bar
 from keras_transformer.data.blocks import read_blocks
 from keras_transformer.data.cleaning import CleaningReport, clean
@@ -33,7 +34,6 @@ from keras_transformer.inference.loading import RUN_LOADER, find_loader, load_mo
 from keras_transformer.inference.manifest import describe_files
 from keras_transformer.inference.translate import translate_lines, with_languages
 from keras_transformer.runs.atomic import work_directory, write_text
-from keras_transformer.tf_import import load_tensorflow
 
 BLOCK_LINES = 4096  # lines per block; a kill loses at most the block in progress
 
@@ -198,7 +198,6 @@ def _model(model_dir: Path, fingerprint: str, languages: Languages) -> Engine:
             f"{model_dir} is missing or another model than when the translation began. Restore it. "
             "Then the same command resumes."
         )
-    if find_loader(str(model_dir))[0].needs_tensorflow:
-        load_tensorflow()
+    app.load_engine(str(model_dir))
     use_cores_for_batches(BLOCK_LINES)
     return with_languages(load_model(model_dir), *languages)

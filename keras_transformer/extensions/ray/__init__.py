@@ -12,6 +12,7 @@ import functools
 import itertools
 import logging
 import platform
+import re
 import shutil
 import signal
 import socket
@@ -30,6 +31,7 @@ help = "address of a Ray cluster that does the work, such as auto or 10.0.0.1:63
 log = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 10
+_MISSING_MODULE = re.compile(r"ip=([^)]+)\).*No module named '([^']+)'", re.DOTALL)
 _MAX_LOSSES = 3  # of the workers of one task
 QUEUED = 2  # tasks that wait for a node, so that no node waits for a task
 # Tasks whose results are not yet yielded, for each task that runs. Results wait for those of a slow
@@ -136,6 +138,11 @@ def _run(
             except exceptions.RayTaskError as error:
                 if isinstance(error.cause, InputError):
                     raise error.cause from None
+                if missing := _MISSING_MODULE.search(str(error)):
+                    raise StoppedError(
+                        f"Node {missing[1]} lacks the module {missing[2]}. Install the same "
+                        "version of keras-transformer-mt, with the same extras, on all nodes."
+                    ) from error
                 raise
             while waiting and waiting[0].result:
                 yield waiting.popleft().result[0]

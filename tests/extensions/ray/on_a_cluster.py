@@ -1,6 +1,7 @@
 """A real cluster of three raylets. `cluster_test` runs these tests without another network."""
 
 import contextlib
+import importlib
 import itertools
 import json
 import os
@@ -163,6 +164,14 @@ def test_a_node_with_another_version_is_named(runner, tmp_path, monkeypatch):
     monkeypatch.setattr(extension, "__version__", "0.0.1")  # of the command
     with pytest.raises(StoppedError, match=mentions("127.0.0.1", "0.0.1", __version__)):
         list(run_tasks(tasks.wait_and_tell, [(1,)], runner, tmp_path))
+
+
+def test_a_node_without_the_package_is_named(runner, tmp_path, monkeypatch):
+    (tmp_path / "only_here.py").write_text("def task(name):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    function = importlib.import_module("only_here").task
+    with pytest.raises(StoppedError, match=mentions("127.0.0.1", "only_here", "install")):
+        list(run_tasks(function, [("a",)], runner, tmp_path))
 
 
 def test_a_node_without_the_files_is_named(cluster, runner, driver, tmp_path, monkeypatch):
