@@ -80,7 +80,7 @@ def measure(model: Any, terms: Any, way: str, references: Any = None) -> dict[st
     glossary = SimpleNamespace(find=lambda t, spans: found[t].find(t, spans), is_soft=way == "soft")
     model.glossary = None if way == "none" else glossary
     start = time.process_time()
-    outputs, _ = translate_texts(model, [*terms])
+    outputs, *_ = translate_texts(model, [*terms])
     speed = {"per_cpu_second": round(len(terms) / (time.process_time() - start), 2)}
     return speed | (score(outputs, terms, references) if references else {})
 
