@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.config import Config, ModelConfig
+from keras_transformer.config.schema import check_scalar
 from keras_transformer.console import warn
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.converters import ConvertOptions, source
@@ -235,14 +236,15 @@ def _settings(marian: Mapping[str, Any], file: Path) -> dict[str, Any]:
 def _search(decoder: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of Marian's search. Missing ones have Marian's defaults."""
     normalize = decoder.get("normalize", "0")
-    factor = float(decoder.get("max-length-factor", 3))
+    normalize = {"true": 1, "false": 0}.get(normalize, normalize)
+    factor = check_scalar("max-length-factor", float, decoder.get("max-length-factor", 3), True)
     if factor != math.ceil(factor):
         warn(f"max-length-factor is {factor}. Here it is a whole number: {math.ceil(factor)}.")
     return {
         "decoding.max_extra_tokens": 1 - max(math.ceil(factor), 1),
-        "decoding.beam_size": int(decoder.get("beam-size", 12)),
+        "decoding.beam_size": check_scalar("beam-size", int, decoder.get("beam-size", 12), True),
         "decoding.early_stopping": "marian",
-        "decoding.length_penalty": float({"true": 1, "false": 0}.get(normalize, normalize)),
+        "decoding.length_penalty": check_scalar("normalize", float, normalize, True),
         "decoding.length_penalty_formula": "power",
         "decoding.unknown": "allow" if source.flag(decoder, "allow-unk") else "forbid",
     }

@@ -69,6 +69,9 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
     ],
     "marian/decoder.yml": [
         ("", "normalize: [1]", ["decoder.yml"]),
+        ("", "normalize: nan", ["normalize", "nan"]),
+        ("", "max-length-factor: inf", ["max-length-factor", "inf"]),
+        ("", "beam-size: 2.5", ["beam-size", 2.5]),
         ("", "allow-unk: yes", ["allow-unk", "yes"]),
         ("", ALIASES, ["decoder.yml", "references"]),
         ("", "a: " + "[" * 100_000, ["decoder.yml", "levels"]),
