@@ -128,7 +128,8 @@ def _run(
             except losses as error:
                 task.losses += 1
                 if task.losses == _MAX_LOSSES:
-                    nodes = (started / str(task.number)).read_text().split("\n")
+                    starts = started / str(task.number)  # it is missing if none came so far
+                    nodes = starts.read_text().split("\n") if starts.exists() else ["unknown", ""]
                     raise StoppedError(
                         f"{task.name}: {_MAX_LOSSES} workers were lost ({one_line(error)}; nodes: "
                         f"{', '.join(nodes[:-1])}). Most likely memory ran out. Use nodes with "
