@@ -249,6 +249,8 @@ def _translate_texts(
         tag = FORMALITY.get(request.formality, "") if is_last else ""
         tag = tag if tag in (engine.symbols or ()) else ""
         outputs.append(_translated(engine, texts[0], request, tag))
+        if outputs[:-1] and outputs[-1] == outputs[-2]:
+            break  # the model returns no more
     return outputs
 
 
