@@ -31,6 +31,7 @@ REASONS: dict[str, tuple[str, str]] = {
     "length_ratio": ("a side is more than {} times as long as the other", "max_length_ratio"),
     "identical": ("both sides are identical", ""),
     "repetitive": ("two to eight words are repeated three times in a row", ""),
+    "low_score": ("the translation has a lower score than --min_score", ""),
     "wrong_language": ("a side seems to be in a language other than {}", "check_languages"),
     "duplicate": ("the same pair occurred before", ""),
     "too_many_tokens": ("a side has more than {} tokens", "max_tokens"),
