@@ -26,6 +26,7 @@ from keras_transformer.text.symbols import TERM_SYMBOLS
 _MOST_TERMS = 3
 _MOST_WORDS = 3  # of a term, and of its translation
 _REPLACED = 0.25  # share of the terms with another translation
+_INVENTED = 0.15  # share of the terms with an invented translation
 # Function words are rarely terms, and most of them are short.
 _CONTENT = regex.compile(rf"{UNSPACED}|{LETTER}{{4}}")
 
@@ -33,8 +34,8 @@ _CONTENT = regex.compile(rf"{UNSPACED}|{LETTER}{{4}}")
 class TermAugmentation(SymbolAugmentation):
     """Adds the translations of terms to training sources: an `Augmentation` of the preparation.
 
-    Some terms get a word of the next pair as translation, in the source and in the target. So the
-    model learns to use translations that it would not choose.
+    Some terms get a word of the next pair as translation, in the source and in the target, and some
+    get random letters. So the model learns to use translations that it would not choose.
     """
 
     kinds = ("terms",)
@@ -52,8 +53,11 @@ class TermAugmentation(SymbolAugmentation):
             if outside(ranges[:1], sorted(taken)):
                 translation = sides[1].text[slice(*ranges[1])]
                 similar = [word for word in others if _are_similar(word, translation)]
-                if similar and random_.random() < _REPLACED:
+                draw = random_.random()
+                if similar and draw < _REPLACED:
                     translation = random_.choice(similar)
+                elif others and draw > 1 - _INVENTED:
+                    translation = _invented(translation, "".join(others), random_)
                 taken.append(ranges[0])
                 texts = annotated(translation), translation
                 changes.append([(*r, text) for r, text in zip(ranges, texts, strict=True)])
@@ -64,6 +68,12 @@ def _are_similar(word: str, translation: str) -> bool:
     """Returns whether a word may stand instead of a translation, such as a noun for a noun."""
     is_alike = word[0].isupper() == translation[0].isupper()
     return is_alike and bool(_CONTENT.match(word)) and " " not in translation
+
+
+def _invented(translation: str, letters: str, random_: Random) -> str:
+    """Returns random ones of some letters, in the case of a translation."""
+    word = "".join(random_.choices(letters.lower(), k=random_.randint(4, 9)))
+    return word.capitalize() if translation[0].isupper() else word
 
 
 def _terms(sides: Sequence[Side], links: Sequence[Link]) -> list[list[Range]]:
