@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from keras_transformer.config import Config, ModelConfig
-from keras_transformer.config.schema import check_scalar
-from keras_transformer.errors import InputError, needs_extra
+from keras_transformer.config.schema import Size, check_scalar
+from keras_transformer.errors import InputError, needs_extra, require
 from keras_transformer.extensions.converters import ConvertOptions
 from keras_transformer.extensions.converters.pieces import (
     PieceOrder,
@@ -280,11 +280,11 @@ def embeddings(
 def fairseq_sizes(config: Mapping[str, Any], d_ff: str) -> dict[str, Any]:
     """Returns the sizes of layers from settings with the names of fairseq, as in transformers."""
     heads, decoder_heads, width, decoder_width = (
-        config[f"{stack}_{name}"] for name in ("attention_heads", d_ff) for stack in STACKS
+        size(config, f"{stack}_{name}") for name in ("attention_heads", d_ff) for stack in STACKS
     )
     return {
-        "model.num_encoder_layers": config["encoder_layers"],
-        "model.num_decoder_layers": config["decoder_layers"],
+        "model.num_encoder_layers": size(config, "encoder_layers"),
+        "model.num_decoder_layers": size(config, "decoder_layers"),
         "model.num_heads": heads,
         "model.decoder_num_heads": None if decoder_heads == heads else decoder_heads,
         "model.d_ff": width,
@@ -298,9 +298,9 @@ def flag(settings: Mapping[str, Any], name: str, default: bool = False) -> bool:
     return value is not None and bool(check_scalar(name, bool, value, convert=True))
 
 
-def whole_number(settings: Mapping[str, Any], name: str) -> int:
-    """Returns a setting that is a whole number."""
-    return int(check_scalar(name, int, settings[name], convert=True))
+def size(settings: Mapping[str, Any], name: str, hint: Any = Size) -> int:
+    """Returns a setting that is a size or a number of parts."""
+    return int(check_scalar(name, hint, settings.get(name), convert=True))
 
 
 def check_supported(
@@ -330,8 +330,7 @@ def only_one(files: Iterable[Path], what: str, remedy: str) -> Path:
 
 def read_json(file: Path) -> dict[str, Any]:
     """Reads a JSON object."""
-    if not file.is_file():
-        raise InputError(f"{file} does not exist. The model needs it.")
+    require(file.is_file(), f"{file} does not exist. The model needs it.")
     with reading(file, "JSON"):
         content = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
