@@ -16,6 +16,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.extensions import gateway as package
 from keras_transformer.extensions.gateway import Settings, server
 from keras_transformer.extensions.gateway.server import Gateway
+from keras_transformer.extensions.serving.tensors import RequestError
 from tests.extensions.gateway.running_gateway import SECONDS, make_models, running_gateway
 from tests.extensions.serving.running_server import wait_until
 from tests.messages import mentions
@@ -81,13 +82,18 @@ def test_the_official_client_repeats_a_request_that_was_too_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deepl.http_client._BackoffTimer, "BACKOFF_INITIAL", 0.05)
-    models = make_models(tmp_path / "models", "en-de")
-    with running_gateway(models, requests_per_minute=600) as (gateway, client):
+    models, refused = make_models(tmp_path / "models", "en-de"), list[str]()
+
+    def refuse_first(client: str) -> None:
+        if not refused:
+            refused.append(client)
+            raise RequestError(429, "too early")
+
+    with running_gateway(models) as (gateway, client):
+        monkeypatch.setattr(gateway, "_count", refuse_first)
         translator = deepl.DeepLClient("a", server_url=str(client.base_url))
-        for _ in range(600):
-            gateway._count("address 127.0.0.1")
         found = translator.translate_text("A", source_lang="EN", target_lang="DE")
-        assert found.text == "Ade"
+        assert (found.text, len(refused)) == ("Ade", 1)
 
 
 @pytest.mark.parametrize("path", ["/translate", "/v2/translate", GOOGLE])

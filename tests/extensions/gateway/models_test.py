@@ -3,11 +3,12 @@
 import asyncio
 import collections
 import concurrent.futures
+import contextlib
 import json
 import logging
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -15,6 +16,7 @@ import pytest
 
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.gateway import Settings, create_gateway
+from keras_transformer.extensions.gateway.server import Gateway
 from keras_transformer.inference.engine import Engine
 from tests.extensions.gateway.running_gateway import (
     SECONDS,
@@ -65,7 +67,14 @@ def test_models_are_loaded_when_needed_and_the_least_recently_used_one_leaves(
         assert opened.counts["en-fr"] == 2
 
 
-def test_a_model_stays_while_a_request_uses_it(models: Path) -> None:
+@contextlib.contextmanager
+def busy_gateway(
+    models: Path, megabytes: int
+) -> Iterator[tuple[Gateway, httpx.Client, concurrent.futures.Executor, Callable[[], object]]]:
+    """A gateway whose model of en-de translates "slow" until a function is called.
+
+    Yields it with a client, a pool of threads, and the function, which then checks the translation.
+    """
     gate, waits = threading.Event(), threading.Event()
 
     def before(texts: list[str]) -> None:
@@ -76,18 +85,29 @@ def test_a_model_stays_while_a_request_uses_it(models: Path) -> None:
     def open_model(path: Path, batches_at_once: int) -> Engine:
         return WordEngine(path.name.split("-")[1], before)
 
+    def finish() -> None:
+        assert not slow.done()
+        gate.set()
+        assert slow.result(SECONDS) == "slowde"
+
+    options = {"memory_mb": megabytes, "batches_at_once": 2}
     with (
-        running_gateway(models, open_model, memory_mb=150, batches_at_once=2) as (gateway, client),
+        running_gateway(models, open_model, **options) as (gateway, client),
         concurrent.futures.ThreadPoolExecutor(2) as pool,
     ):
         slow = pool.submit(translated, client, "slow", "en", "de")
         waits.wait(SECONDS)
+        yield gateway, client, pool, finish
+
+
+def test_a_model_stays_while_a_request_uses_it(models: Path) -> None:
+    with busy_gateway(models, 150) as (gateway, client, pool, finish):
         german = gateway.model.pairs()["en", "de"]
         other = pool.submit(translated, client, "quick", "en", "fr")
         wait_until(lambda: gateway.model.pairs()["en", "de"] is not german)  # it is to leave
         assert not other.done()
-        gate.set()
-        assert (slow.result(SECONDS), other.result(SECONDS)) == ("slowde", "quickfr")
+        finish()
+        assert other.result(SECONDS) == "quickfr"
 
 
 def test_nothing_is_lost_or_mixed_up_when_models_take_turns(models: Path) -> None:
@@ -140,27 +160,10 @@ def test_a_folder_without_a_model_has_no_languages(models: Path) -> None:
 
 
 def test_an_idle_model_leaves_before_one_in_use(models: Path) -> None:
-    gate, waits = threading.Event(), threading.Event()
-
-    def before(texts: list[str]) -> None:
-        if texts == ["slow"]:
-            waits.set()
-            gate.wait(SECONDS)
-
-    def open_model(path: Path, batches_at_once: int) -> Engine:
-        return WordEngine(path.name.split("-")[1], before)
-
-    with (
-        running_gateway(models, open_model, memory_mb=250, batches_at_once=2) as (_, client),
-        concurrent.futures.ThreadPoolExecutor(2) as pool,
-    ):
-        slow = pool.submit(translated, client, "slow", "en", "de")
-        waits.wait(SECONDS)
+    with busy_gateway(models, 250) as (_, client, _, finish):
         assert translated(client, "A", "en", "fr") == "Afr"
         assert translated(client, "A", "en", "it") == "Ait"  # instead of en-fr
-        assert not slow.done()
-        gate.set()
-        assert slow.result(SECONDS) == "slowde"
+        finish()
 
 
 def test_the_languages_of_a_manifest_count(tmp_path: Path) -> None:
