@@ -86,8 +86,9 @@ def _is_bounded(loop: Any, function: Any) -> bool:
     maximum = nodes.get(loop.input[1])
     while maximum is not None and maximum.op == "Identity":
         maximum = nodes.get(maximum.input[0])
-    is_constant = maximum is not None and maximum.op == "Const"
-    return is_constant and tf.make_ndarray(maximum.attr["value"].tensor) >= 0
+    if maximum is None or maximum.op != "Const":
+        return False
+    return bool(tf.make_ndarray(maximum.attr["value"].tensor) >= 0)
 
 
 def check_batching(signatures: Any) -> None:

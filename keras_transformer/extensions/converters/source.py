@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -63,7 +64,7 @@ class ConvertedModel:
     weights: Arrays  # float32, by the paths of `Transformer.weights_by_path`
     vocabulary: Vocabulary  # its ids are the rows of the embeddings
 
-    def check_size(self) -> None:
+    def check(self, path: Path) -> None:
         """Raises an error if the weights have another size than the model of the configuration.
 
         A damaged configuration may describe a model that fits into no memory.
@@ -75,6 +76,8 @@ class ConvertedModel:
                 f"The weights have {found:,} values, but a model of this configuration has "
                 f"{needed:,}. They belong to another model."
             )
+        with reading(path, "SentencePiece models"):
+            self.tokenizer()  # TensorFlow refuses some that SentencePiece reads
 
     def transformer(self, dtype: str | None = None) -> Transformer:
         """Returns the Keras model with the converted weights."""
@@ -403,7 +406,7 @@ def find_vocabularies(
     given = (options.source_vocabulary, options.target_vocabulary)
     for side, name, path in zip(("source", "target"), names, given, strict=True):
         file = directory / name if path is None else Path(path)
-        if path is None and not file.is_file():
+        if path is None and not os.path.isfile(file):  # `is_file` fails for long names
             what = f"{directory} must contain {name or shared}, the vocabulary of the {side}"
             remedy = f"Copy it there, or give it as {side}_vocabulary."
             file = only_one(directory.glob(shared) if shared else [], what, remedy)
