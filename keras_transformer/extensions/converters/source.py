@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -403,7 +404,7 @@ def find_vocabularies(
     given = (options.source_vocabulary, options.target_vocabulary)
     for side, name, path in zip(("source", "target"), names, given, strict=True):
         file = directory / name if path is None else Path(path)
-        if path is None and not file.is_file():
+        if path is None and not os.path.isfile(file):  # `is_file` fails for long names
             what = f"{directory} must contain {name or shared}, the vocabulary of the {side}"
             remedy = f"Copy it there, or give it as {side}_vocabulary."
             file = only_one(directory.glob(shared) if shared else [], what, remedy)

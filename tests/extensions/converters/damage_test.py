@@ -133,6 +133,7 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
     "opennmt_tf/data.yml": [
         ("source_vocabulary", "other", ["source_vocabulary", "as config"]),
         ("source.vocab", "target.vocab", [60, 46]),
+        ("source.vocab", "x" * 300, ["vocabulary", "too long"]),
         ("params", "  source_sequence_controls: {start: true}\nparams", ["start token"]),
         ("params", "  source_sequence_controls: {end: 2}\nparams", ["end", 2]),
         ("", MERGED, ["data.yml", "references"]),
@@ -145,7 +146,6 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
     "opennmt_tf/source.vocab": [("<s>", "<sos>", ["source.vocab", "<s>"])],
     "tensor2tensor/hparams.json": [
         ({"pos": "emb"}, ["hparams.json", "pos", "emb"]),
-        ({"num_encoder_layers": 10**6}, ["1,000,001 layers"]),
         ({"hidden_size": 16.5}, ["hidden_size", 16.5]),
         ({"shared_embedding_and_softmax_weights": "no"}, ["shared_embedding_and_softmax_weights"]),
         ({"layer_postprocess_sequence": "dan"}, ["layer_postprocess_sequence", "dan"]),
