@@ -129,18 +129,16 @@ def read_model(
     read = getattr(importlib.import_module(f"{__name__}.{module}"), function)
     try:
         model: ConvertedModel = read(Path(path), options)
-        model.check_size()
+        model.check(Path(path))
     except InputError as error:  # it may have names of the files
         message = str(error) if str(path) in str(error) else f"{path}: {error}"
         raise InputError(one_line(message, most=5000)) from error
     except MemoryError:  # a damaged header may have a huge shape
         raise InputError(f"{path} needs more memory than there is, or it is damaged.") from None
-    if options.normalize_punctuation is not None:
+    if (language := options.normalize_punctuation) is not None:
         from keras_transformer.extensions.converters import normalization
 
-        vocabulary = normalization.normalize_punctuation(
-            model.vocabulary, options.normalize_punctuation
-        )
+        vocabulary = normalization.normalize_punctuation(model.vocabulary, language)
         model = dataclasses.replace(model, vocabulary=vocabulary)
     if options.keep_text is not None:
         from keras_transformer.extensions.converters import trimming

@@ -64,7 +64,7 @@ class ConvertedModel:
     weights: Arrays  # float32, by the paths of `Transformer.weights_by_path`
     vocabulary: Vocabulary  # its ids are the rows of the embeddings
 
-    def check_size(self) -> None:
+    def check(self, path: Path) -> None:
         """Raises an error if the weights have another size than the model of the configuration.
 
         A damaged configuration may describe a model that fits into no memory.
@@ -76,6 +76,8 @@ class ConvertedModel:
                 f"The weights have {found:,} values, but a model of this configuration has "
                 f"{needed:,}. They belong to another model."
             )
+        with reading(path, "SentencePiece models"):
+            self.tokenizer()  # TensorFlow refuses some that SentencePiece reads
 
     def transformer(self, dtype: str | None = None) -> Transformer:
         """Returns the Keras model with the converted weights."""
