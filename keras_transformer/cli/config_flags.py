@@ -43,6 +43,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "max_minutes": ("float", "minutes after which training stops; the same command resumes"),
     "host": ("string", "address; 0.0.0.0 for all addresses of this machine"),
     "workers": ("integer", "number of processes; default: enough to use all cores"),
+    "skip_lost_blocks": ("boolean", "on a cluster: leave out a block that kills three workers"),
     "threads": ("integer", "cores of a model that needs no TensorFlow; default: all"),
     "init_from": ("string", "run with the initial weights: RUN, or RUN@NAME (last, best, ...)"),
     "symbols": ("multi_string", "tokens that are never split, such as '<2de>,<2fr>'"),
@@ -58,7 +59,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "seed": ("integer", Config.declarations()["training.seed"].metadata["help"]),
     "valid_pairs": ("integer", "pairs to hold out for validation; default: 2 %, at most 1000"),
 }
-_DEFAULTS = {"lowercase": False, "host": "127.0.0.1", "symbols": []}
+_DEFAULTS = {"lowercase": False, "skip_lost_blocks": False, "host": "127.0.0.1", "symbols": []}
 
 # If two fields have one name, such as early_stopping, the field of training has a flag.
 _TYPES = typing.get_type_hints(DecodingConfig) | typing.get_type_hints(TrainingConfig)

@@ -17,16 +17,19 @@ last line of standard error is the perplexity over all targets.
 
 An empty target consists of the end token. Pairs with an empty source are scored, and a source of
 more than decoding.max_source_tokens is truncated. Both are reported on standard error, and the exit
-code is then 3. A target of more than 4,096 tokens is refused.
+code is then 3. A target of more than 4,096 tokens is refused. With --output, the same command
+resumes after a kill.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,40 +86,59 @@ def _read_pairs() -> tuple[list[str], list[str]]:
 def main() -> int:
     """Scores the pairs of the flags. Returns 3 if a source was empty or truncated."""
     app.load_tensorflow()
-    from keras_transformer.inference import scoring  # slow to import
-    from keras_transformer.runs import atomic
+    from keras_transformer.inference import loading, scoring  # slow to import
 
     sources, targets = _read_pairs()
     settings = json.dumps(config_flags.config_settings())
     model = (os.getcwd(), FLAGS.model_dir, settings, config_flags.languages())
+    weights = [run.weights_crc32(name) for run, name in loading.members(FLAGS.model_dir)]
     workers = config_flags.workers() or 1
-    size = len(sources) if workers == 1 else _BLOCK_PAIRS
-    parts = [slice(first, first + size) for first in range(0, len(sources), size)]
-    tasks = (
-        (f"the block after pair {part.start:,}", part.start, sources[part], targets[part])
-        + (model, FLAGS.format)
-        for part in parts
-    )
-    folder = Path(FLAGS.output).absolute().parent if FLAGS.output else Path.cwd()
-    results: list[np.ndarray] = []
-    warnings: list[str] = []
     if workers == 1:
         _scorer(*model)  # loading it is not a part of the time
     start = time.perf_counter()
-    with (
-        atomic.output_file(FLAGS.output) as file,
-        console.progress_bar(len(sources), "pairs", is_shown=len(parts) > 1) as bar,
-    ):
-        scored = run_tasks(score_block, tasks, workers, folder, uses_all_cores=True)
-        for lines, log_probs, found in scored:
-            file.write(lines.encode())
-            results += log_probs
-            warnings += found
-            bar.update(len(log_probs))
+    with _output([sources, targets, model, weights, FLAGS.format]) as (saved, save):
+        done, log_prob, tokens, warnings = saved or (0, 0.0, 0, [])
+        parts = [slice(i, i + _BLOCK_PAIRS) for i in range(done, len(sources), _BLOCK_PAIRS)]
+        tasks = (
+            (f"the block after pair {part.start:,}", part.start, sources[part], targets[part])
+            + (model, FLAGS.format)
+            for part in parts
+        )
+        with console.progress_bar(
+            len(sources), "pairs", is_shown=len(parts) > 1, initial=done
+        ) as bar:
+            for lines, results, found in run_tasks(
+                score_block, tasks, workers, None, uses_all_cores=True
+            ):
+                done += len(results)
+                log_prob += sum(float(row.sum()) for row in results)
+                tokens += sum(map(len, results))
+                warnings += found
+                save([lines.encode()], [done, log_prob, tokens, warnings])
+                bar.update(len(results))
     for warning in warnings:
         console.warn(warning)
-    console.info(scoring.summary(results, time.perf_counter() - start))
+    console.info(scoring.summary(log_prob, tokens, done, time.perf_counter() - start))
     return 3 if warnings else 0
+
+
+@contextlib.contextmanager
+def _output(inputs: Any) -> Iterator[tuple[Any, Callable[[Sequence[bytes], Any], object]]]:
+    """Yields what `growing_files` yields. A file continues if it was interrupted with the inputs,
+    but no other output does.
+    """
+    from keras_transformer.runs import atomic  # imports the progress bar
+
+    if FLAGS.output is None or (os.path.exists(FLAGS.output) and not os.path.isfile(FLAGS.output)):
+        with atomic.output_file(FLAGS.output) as file:
+            yield None, lambda texts, _: file.writelines(texts)
+        return
+    fingerprint = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
+    with (
+        atomic.work_directory(Path(FLAGS.output), fingerprint, "scores") as directory,
+        atomic.growing_files(directory, ["scores"]) as saved_and_save,
+    ):
+        yield saved_and_save
 
 
 def score_block(
@@ -142,7 +164,8 @@ def _scorer(folder: str, model_dir: str, settings: str, languages: Languages) ->
     app.load_tensorflow()
     from keras_transformer.inference import loading, scoring
 
-    with contextlib.chdir(folder):
+    # A machine that has only the address of the model lacks the folder.
+    with contextlib.nullcontext() if "://" in model_dir else contextlib.chdir(folder):
         translator = loading.load_translator(model_dir, json.loads(settings))
     return scoring.Scorer(translator.with_languages(*languages))
 

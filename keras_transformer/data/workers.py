@@ -22,11 +22,12 @@ from keras_transformer.errors import StoppedError, require
 
 Result = TypeVar("Result")
 _HIDING = threading.Lock()
-# Runs the tasks of `run_tasks` on other machines. Its arguments are the function, the tasks, the
-# directory, and whether a task uses all cores. Paths in tasks are absolute, and the first argument
-# of a task tells a person which one it is.
+# Returns the result of a task that cannot be done, from its arguments and the error.
+OnLoss: TypeAlias = Callable[[tuple[Any, ...], StoppedError], Any]
+# Runs the tasks of `run_tasks` on other machines, with its other arguments. Paths in tasks are
+# absolute, and the first argument of a task tells a person which one it is.
 TaskRunner: TypeAlias = Callable[
-    [Callable[..., Any], Iterable[tuple[Any, ...]], Path, bool], Iterator[Any]
+    [Callable[..., Any], Iterable[tuple[Any, ...]], Path | None, bool, OnLoss | None], Iterator[Any]
 ]
 # The number of processes, or what runs the tasks on other machines.
 Workers: TypeAlias = int | TaskRunner
@@ -46,19 +47,21 @@ def run_tasks(
     function: Callable[..., Result],
     tasks: Iterable[tuple[Any, ...]],
     workers: Workers,
-    directory: Path,
+    directory: Path | None,
     *,
     uses_all_cores: bool = False,
+    on_loss: OnLoss | None = None,
 ) -> Iterator[Result]:
     """Yields the results of a function for all tasks, in the order of the tasks.
 
     With one worker, this process does the work. With more, it is done in processes that stop
     immediately on Ctrl-C, after an error, and when the iterator is closed. Only a few tasks are
     taken ahead of their results. The function must be at the top of a module. Tasks read and write
-    below `directory`, which exists.
+    below `directory`, which exists, or no files if it is None. On other machines, `on_loss` gives
+    the result of a task that kills its workers. Otherwise, such a task is an error.
     """
     if not isinstance(workers, int):
-        yield from workers(function, tasks, directory, uses_all_cores)
+        yield from workers(function, tasks, directory, uses_all_cores, on_loss)
         return
     num_workers, remaining = workers, iter(tasks)
     first = list(itertools.islice(remaining, 2))

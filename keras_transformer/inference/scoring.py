@@ -152,7 +152,10 @@ def _label_log_probs(
 def perplexity(results: Iterable[np.ndarray]) -> float:
     """Returns exp(-Σ log P / tokens), the corpus perplexity, or 1 if there are no tokens."""
     scored = list(results)
-    tokens, log_prob = sum(map(len, scored)), sum(float(row.sum()) for row in scored)
+    return _perplexity(sum(float(row.sum()) for row in scored), sum(map(len, scored)))
+
+
+def _perplexity(log_prob: float, tokens: int) -> float:
     return math.exp(min(-log_prob / max(tokens, 1), 709))  # exp(709) is the largest float
 
 
@@ -238,10 +241,9 @@ def format_scores(
     return "".join(f"{line}\n" for line in lines)
 
 
-def summary(results: Sequence[np.ndarray], seconds: float) -> str:
+def summary(log_prob: float, tokens: int, pairs: int, seconds: float) -> str:
     """Returns one line: corpus perplexity, numbers of tokens and pairs, and speed."""
     return (
-        f"perplexity {perplexity(results):.4f}, {sum(map(len, results)):,} tokens, "
-        f"{len(results):,} sentences, scored in {seconds:.1f} s "
-        f"({len(results) / max(seconds, 1e-9):,.0f} sentences/s)"
+        f"perplexity {_perplexity(log_prob, tokens):.4f}, {tokens:,} tokens, {pairs:,} sentences, "
+        f"scored in {seconds:.1f} s ({pairs / max(seconds, 1e-9):,.0f} sentences/s)"
     )

@@ -9,15 +9,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import logging
 import os
 import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from keras_transformer.console import warn
 from keras_transformer.errors import InputError, StoppedError, require
@@ -216,8 +217,10 @@ def output_file(path: str | Path | None) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
+def work_directory(output_dir: Path, fingerprint: str, file: str | None = None) -> Iterator[Path]:
     """Yields a hidden directory next to `output_dir`, which is renamed to it at the end.
+
+    With the name of a `file` in it, only this file gets the name `output_dir`.
 
     If an earlier process was killed, its directory is yielded again, provided that it was
     made for the same fingerprint. The subdirectory `work` is removed at the end. As with
@@ -242,6 +245,10 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
             except KeyboardInterrupt:
                 warn(f"The finished part is kept next to {output_dir}. The same command resumes.")
                 raise
+            if file is not None:
+                (directory / file).replace(target)
+                shutil.rmtree(directory)
+                return
             shutil.rmtree(directory / _WORK, ignore_errors=True)
             remove_leftovers(directory, *(path for path in directory.rglob("*") if path.is_dir()))
             directory.rename(target)
@@ -252,11 +259,39 @@ def work_directory(output_dir: Path, fingerprint: str) -> Iterator[Path]:
         ) from error
 
 
+@contextlib.contextmanager
+def growing_files(
+    directory: Path, names: Sequence[str]
+) -> Iterator[tuple[Any, Callable[[Sequence[bytes], Any], None]]]:
+    """Opens files of a `work_directory` that grow block by block.
+
+    Yields the state that was saved last, or None, and a function that appends to each file and
+    saves a state, which is a JSON value. After a kill, the files end where that state was saved.
+    """
+    path = directory / _WORK / "progress.json"
+    path.parent.mkdir(exist_ok=True)
+    sizes, state = json.loads(path.read_bytes()) if path.exists() else ([0] * len(names), None)
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context((directory / name).open("ab")) for name in names]
+        for file, size in zip(files, sizes, strict=True):
+            file.truncate(size)
+
+        def save(texts: Sequence[bytes], state: Any) -> None:
+            for file, text in zip(files, texts, strict=True):
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            sizes = [os.fstat(file.fileno()).st_size for file in files]
+            write_text(path, json.dumps([sizes, state]))
+
+        yield state, save
+
+
 def _remove_other_work(directory: Path, fingerprint: str) -> None:
     """Empties a work directory that was made for another fingerprint."""
     path = directory / _FINGERPRINT
     if path.exists() and path.read_bytes() == fingerprint.encode():
-        log.info("resuming the interrupted preparation")
+        log.info("resuming the interrupted command")
         return
     # The fingerprint is removed first, so that a kill cannot leave it next to incomplete work.
     path.unlink(missing_ok=True)

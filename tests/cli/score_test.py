@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from keras_transformer.cli import score
 from tests.builders import PHRASES
 from tests.driver import CommandResult, Driver
 from tests.messages import tells
@@ -41,6 +43,28 @@ def test_two_files_and_one_file_have_equal_scores(results: dict[str, CommandResu
         assert (fields["log_prob"], fields["tokens"]) == (float(row[0]), int(row[1]))
         assert fields["score"] == fields["log_prob"]  # a length penalty of 0
         assert len(fields["pieces"]) == len(fields["token_log_probs"]) == fields["tokens"]
+
+
+def test_an_interrupted_file_continues(
+    driver: Driver, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(score, "_BLOCK_PAIRS", 2)
+    flags = f"{FILES} --output=out".split()
+    first, done = score.score_block, list[str]()
+
+    def until_the_third(name: str, *arguments: Any) -> Any:
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(name)
+        return first(name, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(score, "score_block", until_the_third)
+        assert driver.run(folder, "score", flags, "").code == 130
+    resumed = driver.run(folder, "score", flags, "")
+    once = driver.run(folder, "score", f"{FILES} --output=once".split(), "")
+    assert (folder / "out").read_text() == (folder / "once").read_text()
+    assert resumed.left == ["out"] and resumed.err.split(",")[:3] == once.err.split(",")[:3]
 
 
 def test_empty_and_truncated_sources_are_scored_and_reported(

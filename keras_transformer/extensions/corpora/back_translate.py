@@ -33,7 +33,9 @@ def define_flags() -> None:
     flags.DEFINE_string("model_dir", None, "a SavedModel or a LiteRT model", required=True)
     config_flags.define_path_flags("input", required=True, repeatable=True)
     config_flags.define_path_flags("output_dir", required=True)
-    config_flags.define_option_flags("workers", "source_language", "target_language", "source_tag")
+    config_flags.define_option_flags(
+        "workers", "skip_lost_blocks", "source_language", "target_language", "source_tag"
+    )
     config_flags.define_cluster_flags()
     flags.DEFINE_float("min_score", None, "lowest score of a translation, such as -1")
     config_flags.define_option_class_flags(PrepareOptions, _RULES)

@@ -10,7 +10,9 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
+import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,21 +21,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_transformer import plugins
 from keras_transformer.cli import app
 from keras_transformer.console import progress_bar
 from keras_transformer.data.blocks import read_blocks
 from keras_transformer.data.cleaning import CleaningReport, clean
 from keras_transformer.data.options import PrepareOptions
 from keras_transformer.data.reading import Block, decode_lines, require_file
-from keras_transformer.data.workers import Workers, run_tasks
+from keras_transformer.data.workers import OnLoss, Workers, run_tasks
 from keras_transformer.errors import InputError, StoppedError, check_paths
 from keras_transformer.inference import Languages
 from keras_transformer.inference.batching import use_cores_for_batches
 from keras_transformer.inference.engine import Engine
-from keras_transformer.inference.loading import RUN_LOADER, find_loader, load_model
+from keras_transformer.inference.loading import load_model
 from keras_transformer.inference.manifest import describe_files
 from keras_transformer.inference.translate import translate_lines, with_languages
-from keras_transformer.runs.atomic import work_directory, write_text
+from keras_transformer.runs.atomic import growing_files, work_directory
+from keras_transformer.runs.run_directory import RunDirectory
+
+log = logging.getLogger(__name__)
 
 BLOCK_LINES = 4096  # lines per block; a kill loses at most the block in progress
 
@@ -57,6 +63,7 @@ def translate_corpus(
     num_workers: Workers = 1,
     languages: Languages = (None, None),
     pairs: PairRules | None = None,
+    skip_lost: bool = False,
 ) -> dict[str, Any]:
     """Translates all lines of files, which may be compressed, with an exported model.
 
@@ -64,10 +71,13 @@ def translate_corpus(
     translation of line i) and `report.json`, which is returned. With rules for `pairs`, it has the
     translations that pass them in `source.txt`, and their lines in `target.txt`. Until then,
     finished blocks are kept in a hidden directory next to it. Each process uses all cores. A
-    `TaskRunner` does the work on other machines. `languages` are the source and the target language
-    of a model with several, if they are not its default ones.
+    `TaskRunner` does the work on other machines, which need only the model. With `skip_lost`, a
+    block that kills workers there has no translations, and the report names its lines. `languages`
+    are the source and the target language of a model with several, if they are not its default
+    ones.
     """
-    model_dir, output_dir = Path(model_dir), Path(output_dir)
+    output_dir, model = Path(output_dir), str(model_dir)
+    model_dir = Path(plugins.resolve(model)).absolute()
     paths = [require_file(Path(path)) for path in check_paths(sources, "sources")]
     check_export(model_dir)
     lines = 0
@@ -85,31 +95,52 @@ def translate_corpus(
         raise InputError(f"{output_dir} exists. Choose a new directory.")
     fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
     report = {**inputs, "lines": lines, "untranslated": 0, "seconds": 0.0}
-    cleaning = CleaningReport()
-    names = ("source.txt", "target.txt") if pairs else ("translations.txt",)
+    model = model if "://" in model else str(model_dir)
+    arguments = ((model, inputs["model"]), languages, pairs)
+    workers = (num_workers, _without_translations if skip_lost else None)
     with work_directory(output_dir, fingerprint) as directory:
-        work = directory / "work"
-        work.mkdir(exist_ok=True)
-        model = (model_dir.absolute(), inputs["model"])
-        tasks = (
-            (block, work / f"{number:06d}.json", model, languages, pairs)
-            for number, block in enumerate(_unchanged_blocks(paths, inputs["sha256"]))
+        report = _translate_blocks(paths, directory, report, arguments, *workers)
+        text = json.dumps(report, indent=1, ensure_ascii=False)
+        (directory / "report.json").write_text(text + "\n", encoding="utf-8")
+    return report
+
+
+def _translate_blocks(
+    paths: Sequence[Path],
+    directory: Path,
+    report: dict[str, Any],
+    arguments: tuple[tuple[str, str], Languages, PairRules | None],
+    workers: Workers,
+    on_loss: OnLoss | None,
+) -> dict[str, Any]:
+    """Writes the translations of files to a work directory, and returns the complete report. The
+    arguments are those of `translate_block`, after the block.
+    """
+    cleaning, pairs = CleaningReport(), arguments[-1]
+    names = ("source.txt", "target.txt") if pairs else ("translations.txt",)
+    with growing_files(directory, names) as (saved, save):
+        done, done_lines, report = saved or (0, 0, report)
+        if "cleaning" in report:
+            cleaning.add(report["cleaning"])
+        blocks = itertools.islice(_unchanged_blocks(paths, report["sha256"]), done, None)
+        tasks = ((block, *arguments) for block in blocks)
+        results = run_tasks(
+            translate_block, tasks, workers, None, uses_all_cores=True, on_loss=on_loss
         )
-        with contextlib.ExitStack() as stack:
-            files = [stack.enter_context((directory / name).open("wb")) for name in names]
-            bar = stack.enter_context(progress_bar(lines, "lines", "translating"))
-            results = run_tasks(translate_block, tasks, num_workers, work, uses_all_cores=True)
+        with progress_bar(report["lines"], "lines", "translating", initial=done_lines) as bar:
             for result in results:
-                for file, texts in zip(files, result["texts"], strict=True):
-                    file.writelines(f"{text}\n".encode() for text in texts)
-                bar.update(result["lines"])
+                done += 1
+                done_lines += result["lines"]
                 report["untranslated"] += result["untranslated"]
                 report["seconds"] = round(report["seconds"] + result["seconds"], 1)
+                if "skipped" in result:
+                    report.setdefault("skipped", []).append(result["skipped"])
                 if pairs:
                     cleaning.add(result["cleaning"])
                     report["cleaning"] = cleaning.as_dict()
-        text = json.dumps(report, indent=1, ensure_ascii=False)
-        (directory / "report.json").write_text(text + "\n", encoding="utf-8")
+                texts = ["".join(f"{text}\n" for text in side).encode() for side in result["texts"]]
+                save(texts, [done, done_lines, report])
+                bar.update(result["lines"])
     return report
 
 
@@ -117,7 +148,7 @@ def check_export(model_dir: str | Path) -> None:
     """Raises `InputError` if the model is missing, or is a run, because its weights may change."""
     if not Path(model_dir).exists():
         raise InputError(f"{model_dir} does not exist, so it cannot be read. Use an export.")
-    if find_loader(str(model_dir))[0] is RUN_LOADER:
+    if RunDirectory.is_run(model_dir):
         raise InputError(
             f"{model_dir} is a run directory. Export it with keras-transformer export first."
         )
@@ -148,18 +179,11 @@ def _unchanged_blocks(paths: Sequence[Path], digests: Mapping[str, str]) -> Iter
 
 
 def translate_block(
-    block: Block,
-    result_path: Path,
-    model: tuple[Path, str],
-    languages: Languages,
-    pairs: PairRules | None,
+    block: Block, model: tuple[str, str], languages: Languages, pairs: PairRules | None
 ) -> dict[str, Any]:
-    """Translates a block, unless an earlier process has written its result: the `texts` without
-    line breaks, or both sides of the pairs that pass the rules; the numbers of `lines` and of
-    `untranslated` ones; the `seconds`.
+    """Returns the translations of a block: the `texts` without line breaks, or both sides of the
+    pairs that pass the rules; the numbers of `lines` and of `untranslated` ones; the `seconds`.
     """
-    if result_path.exists():
-        return dict(json.loads(result_path.read_bytes()))
     start = time.monotonic()
     lines = _decoded(block)
     best = [found[0] for found in translate_lines(_model(*model, languages), lines)]
@@ -180,8 +204,18 @@ def translate_block(
         ]
         result["cleaning"] = report.as_dict()
     result["seconds"] = time.monotonic() - start
-    write_text(result_path, json.dumps(result))
     return result
+
+
+def _without_translations(task: tuple[Any, ...], error: StoppedError) -> dict[str, Any]:
+    """Returns the result of a block that was skipped: empty translations, or no pairs."""
+    block, _, _, pairs = task
+    lines = len(_decoded(block))
+    log.warning("Skipped: %s", error)
+    result = {"texts": [[""] * lines], "cleaning": CleaningReport().as_dict()}
+    if pairs:
+        result["texts"] = [[], []]
+    return {**result, "lines": lines, "untranslated": lines, "seconds": 0, "skipped": str(block)}
 
 
 def _decoded(block: Block) -> list[str]:
@@ -189,8 +223,9 @@ def _decoded(block: Block) -> list[str]:
 
 
 @functools.lru_cache(maxsize=1)
-def _model(model_dir: Path, fingerprint: str, languages: Languages) -> Engine:
+def _model(model: str, fingerprint: str, languages: Languages) -> Engine:
     """Loads the model once per process, with a batch on each core."""
+    model_dir = Path(plugins.resolve(model))
     if not model_dir.exists() or model_fingerprint(model_dir) != fingerprint:
         raise StoppedError(
             f"{model_dir} is missing or another model than when the translation began. Restore it. "

@@ -15,7 +15,7 @@ from typing import Any
 
 from absl import flags
 
-from keras_transformer.cli import app, config_flags
+from keras_transformer.cli import config_flags
 
 FLAGS = flags.FLAGS
 
@@ -25,7 +25,9 @@ def define_flags() -> None:
     flags.DEFINE_string("model_dir", None, "a SavedModel or a LiteRT model", required=True)
     config_flags.define_path_flags("input", required=True, repeatable=True)
     config_flags.define_path_flags("output_dir", required=True)
-    config_flags.define_option_flags("workers", "source_language", "target_language")
+    config_flags.define_option_flags(
+        "workers", "skip_lost_blocks", "source_language", "target_language"
+    )
     config_flags.define_cluster_flags()
 
 
@@ -34,7 +36,6 @@ def translate(*rules: Any) -> dict[str, Any]:
 
     Returns the report.
     """
-    app.load_engine(FLAGS.model_dir)
     from keras_transformer.extensions.corpora import monolingual  # slow to import
 
     return monolingual.translate_corpus(
@@ -44,6 +45,7 @@ def translate(*rules: Any) -> dict[str, Any]:
         config_flags.workers() or 1,
         config_flags.languages(),
         monolingual.PairRules(*rules) if rules else None,
+        FLAGS.skip_lost_blocks,
     )
 
 

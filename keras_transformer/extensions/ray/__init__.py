@@ -1,7 +1,7 @@
 """Runs blocks of work on the machines of a Ray cluster: `--ray` of the commands that have blocks.
 
 A cluster gets the tasks of `data.workers.run_tasks`. Blocks and their results are the same as on
-one machine, because tasks read and write the same files below a directory that all nodes share.
+one machine. Tasks that write files do it in a directory that all nodes share.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer import __version__
-from keras_transformer.data.workers import Result, TaskRunner
+from keras_transformer.data.workers import OnLoss, Result, TaskRunner
 from keras_transformer.errors import InputError, StoppedError, needs_extra, one_line, require
 from keras_transformer.runs.machine import signal_handlers
 
@@ -76,7 +76,6 @@ class _Task:
     """A task whose result was not yielded yet. Arguments are an object of the cluster."""
 
     number: int
-    name: str
     arguments: Any
     losses: int = 0
     result: list[Any] = dataclasses.field(default_factory=list)
@@ -85,12 +84,16 @@ class _Task:
 def _run(
     function: Callable[..., Result],
     tasks: Iterable[tuple[Any, ...]],
-    directory: Path,
+    directory: Path | None,
     uses_all_cores: bool,
+    on_loss: OnLoss | None = None,
 ) -> Iterator[Result]:
     """Yields the results of tasks that nodes of the cluster run, in the order of the tasks."""
     import ray
     from ray import exceptions
+
+    # Ray's libraries use this store, too. Here, it has the node that last started a task.
+    from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get
 
     losses = (
         exceptions.NodeDiedError,
@@ -101,20 +104,21 @@ def _run(
     needs = _resources(ray.nodes()) if uses_all_cores else {"CPU": 1}
     options = {"num_cpus": needs["CPU"], "num_gpus": needs.get("GPU", 0)}
     run_task = ray.remote(max_retries=0, **options)(_run_task).remote
-    # Each task leaves the names of the nodes that started it in a file there.
-    started = directory / f".{uuid.uuid4().hex}.unfinished"
-    submit = functools.partial(run_task, __version__, started, function)
+    key = uuid.uuid4().hex
+    mark = directory and directory / f".{key}.unfinished"  # nodes that share the directory see it
+    submit = functools.partial(run_task, __version__, mark, function, key)
     remaining = enumerate(tasks)
     waiting: collections.deque[_Task] = collections.deque()
     running: dict[Any, _Task] = {}
-    started.mkdir()
+    if mark:
+        mark.mkdir()
     try:
         while True:
             total = ray.cluster_resources()  # nodes may have joined
             most = QUEUED + int(min(total.get(name, 0) // number for name, number in needs.items()))
             room = min(most - len(running), AHEAD * most - len(waiting))
             for number, arguments in itertools.islice(remaining, max(0, room)):
-                task = _Task(number, str(arguments[0]), ray.put(arguments))
+                task = _Task(number, ray.put(arguments))
                 waiting.append(task)
                 running[submit(number, task.arguments)] = task
             if not waiting:
@@ -129,23 +133,30 @@ def _run(
             except losses as error:
                 # A node that was taken away says nothing about the task.
                 task.losses += not isinstance(error, exceptions.NodeDiedError)
-                if task.losses == _MAX_LOSSES:
-                    starts = started / str(task.number)  # it is missing if none came so far
-                    nodes = starts.read_text().split("\n") if starts.exists() else ["unknown", ""]
-                    raise StoppedError(
-                        f"{task.name}: {_MAX_LOSSES} workers were lost ({one_line(error)}; nodes: "
-                        f"{', '.join(nodes[:-1])}). Most likely memory ran out. Use nodes with "
-                        "more of it. Then the same command resumes."
-                    ) from error
-                running[submit(task.number, task.arguments)] = task
+                if task.losses < _MAX_LOSSES:
+                    running[submit(task.number, task.arguments)] = task
+                    continue
+                node = _internal_kv_get(f"{key} {task.number}") or b"an unknown node"
+                arguments = ray.get(task.arguments)
+                stopped = StoppedError(
+                    f"{arguments[0]}: {_MAX_LOSSES} workers were lost ({one_line(error)}; the last "
+                    f"one on {node.decode()}). Most likely memory ran out. Use nodes with more of "
+                    "it. Then the same command resumes."
+                )
+                if on_loss is None:
+                    raise stopped from error
+                task.result.append(on_loss(arguments, stopped))
             except exceptions.RayTaskError as error:
                 raise cause(error) from None
             while waiting and waiting[0].result:
                 yield waiting.popleft().result[0]
     finally:
-        for reference in running:  # Ctrl-C, an error, or the iterator was closed
-            ray.cancel(reference, force=True)
-        shutil.rmtree(started, ignore_errors=True)
+        if ray.is_initialized():  # otherwise the process ends, and this would start another cluster
+            for reference in running:  # Ctrl-C, an error, or the iterator was closed
+                ray.cancel(reference, force=True)
+            _internal_kv_del(key, del_by_prefix=True)
+        if mark:
+            shutil.rmtree(mark, ignore_errors=True)
 
 
 def _resources(nodes: Iterable[Mapping[str, Any]]) -> dict[str, int]:
@@ -163,16 +174,18 @@ def _resources(nodes: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 def _run_task(
     version: str,
-    started: Path,
+    mark: Path | None,
     function: Callable[..., Result],
+    key: str,
     number: int,
     arguments: tuple[Any, ...],
 ) -> Result:
     """Runs a task on a node. Errors name the node."""
-    node = check_node(version, started)
+    from ray.experimental.internal_kv import _internal_kv_put
+
+    node = check_node(version, mark)
+    _internal_kv_put(f"{key} {number}", node)
     try:
-        with (started / str(number)).open("a") as file:
-            file.write(f"{node}\n")
         return function(*arguments)
     except OSError as error:
         raise StoppedError(f"Node {node}: {error}. Then the same command resumes.") from error
@@ -180,8 +193,10 @@ def _run_task(
         raise StoppedError(f"Node {node}: {error}") from error
 
 
-def check_node(version: str, directory: Path) -> str:
-    """Returns the name of this node. Raises an error if the version or the files are others."""
+def check_node(version: str, directory: Path | None) -> str:
+    """Returns the name of this node. Raises an error if its version is another, or if it does not
+    see a directory.
+    """
     import ray
 
     node = f"{platform.node()} ({ray.util.get_node_ip_address()})"
@@ -190,7 +205,7 @@ def check_node(version: str, directory: Path) -> str:
             f"Node {node} has version {__version__} of keras-transformer-mt, but this command "
             f"version {version}. Install the same version on all nodes."
         )
-    if not directory.is_dir():
+    if not (directory is None or directory.is_dir()):
         raise StoppedError(
             f"Node {node} does not see {directory}. Use a directory that all nodes share, and that "
             "has the same path on each of them."

@@ -41,7 +41,7 @@ SMALL = {"num_cpus": 1, "object_store_memory": 2**27, "include_dashboard": False
 
 @pytest.fixture(scope="module")
 def cluster():
-    checks = {"health_check_period_ms": 200, "health_check_failure_threshold": 3}
+    checks = {"health_check_period_ms": 200, "health_check_failure_threshold": 10}
     cluster = Cluster(initialize_head=True, head_node_args={**SMALL, "_system_config": checks})
     add_node(cluster)
     yield cluster
@@ -92,7 +92,7 @@ def test_translations_are_those_of_one_machine_when_a_node_dies(
     flags = f"--model_dir={EXPORT} --input=mono"
     one = driver.run(tmp_path, "translate_corpus", f"{flags} --output_dir=one".split(), "")
     monkeypatch.setattr(monolingual, "translate_block", tasks.translate_block)
-    flags += f" --ray={cluster.address} --output_dir=ray"
+    flags = flags.replace("=/", "=file:///") + f" --ray={cluster.address} --output_dir=ray"
     ended = driver.run(tmp_path, "translate_corpus", flags.split(), "")
     assert (one.code, ended.code) == (0, 0), ended.err
     texts = [(tmp_path / name / "translations.txt").read_bytes() for name in ("one", "ray")]
@@ -110,11 +110,14 @@ def test_pairs_are_those_of_one_machine(cluster, driver, tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_scores_are_those_of_one_machine(cluster, driver, tmp_path, monkeypatch):
+def test_scores_are_those_of_one_machine_when_a_node_dies(
+    cluster, victim, driver, tmp_path, monkeypatch
+):
     monkeypatch.setattr(score, "_BLOCK_PAIRS", 2)
     pairs = "".join(f"{line}\t{line}\n" for line in PHRASES)
     flags = [f"--model_dir={tiny_run()}"]
     one = driver.run(tmp_path, "score", flags, pairs)
+    monkeypatch.setattr(score, "score_block", tasks.score_block)
     ended = driver.run(tmp_path, "score", [*flags, f"--ray={cluster.address}"], pairs)
     assert ended.code == one.code and ended.err.count("truncated") == one.err.count("truncated")
     found, expected = (np.loadtxt(text.out.splitlines(), delimiter="\t") for text in (ended, one))
@@ -130,7 +133,7 @@ def test_results_come_in_the_order_of_the_tasks_and_from_several_processes(runne
     assert not list(tmp_path.iterdir())
 
 
-def test_rows_of_an_experiment_run_on_the_nodes(runner, tmp_path):
+def test_rows_of_an_experiment_run_on_the_nodes_when_a_node_dies(runner, victim, tmp_path):
     rows = [Row(name, tasks.row, (name,)) for name in ("a", "b", "c")]
     reported = []
     work = Experiment(tmp_path / "work", {"data": 1}, {"fact": 2})
@@ -147,6 +150,23 @@ def test_a_task_that_kills_three_workers_is_an_error_with_its_lines(runner, tmp_
     ):
         list(run_tasks(tasks.die, lines, runner, tmp_path))
     assert capfd.readouterr().out == ""
+
+
+def test_a_block_that_kills_three_workers_is_skipped_on_request(
+    cluster, driver, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(monolingual, "BLOCK_LINES", 2)
+    monkeypatch.setattr(monolingual, "translate_block", tasks.die_in_the_second_block)
+    (tmp_path / "mono").write_text("".join(f"{line}\n" for line in PHRASES))
+    flags = f"--model_dir={EXPORT} --input=mono --output_dir=out --ray={cluster.address}".split()
+    ended = driver.run(tmp_path, "translate_corpus", flags, "")
+    assert ended.code == 1 and tells(ended.err, "lines 3 to 4 of mono", 3, "workers")
+    ended = driver.run(tmp_path, "translate_corpus", [*flags, "--skip_lost_blocks"], "")
+    assert ended.code == 0 and tells(ended.err, "Skipped", "lines 3 to 4 of mono")
+    lines = (tmp_path / "out/translations.txt").read_text().splitlines()
+    assert [n for n, line in enumerate(lines, 1) if not line] == [3, 4] and len(lines) == 6
+    report = json.loads((tmp_path / "out/report.json").read_text())
+    assert report["skipped"] == ["lines 3 to 4 of mono"] and report["untranslated"] == 2
 
 
 @pytest.mark.parametrize(
@@ -167,11 +187,14 @@ def test_ctrl_c_stops_the_tasks_and_the_same_command_resumes(
 ):
     monkeypatch.setattr(monolingual, "BLOCK_LINES", 3)
     (tmp_path / "mono").write_text("".join(f"{line}\n" for line in PHRASES))
-    flags = f"--model_dir={EXPORT} --input=mono --output_dir=out --ray={cluster.address}".split()
+    flags = f"--model_dir={EXPORT} --input={tmp_path}/mono --output_dir=out".split()
+    flags += [f"--ray={cluster.address}"]
     with monkeypatch.context() as patch:
         patch.setattr(monolingual, "translate_block", tasks.interrupt)
         ended = driver.run(tmp_path, "translate_corpus", flags, "")
     assert ended.code == 130 and tells(ended.err, "Warning", "same command")
+    _, [blocks, *_] = json.loads((tmp_path / ".out.partial/work/progress.json").read_bytes())
+    assert blocks == 1
     assert driver.run(tmp_path, "translate_corpus", flags, "").code == 0
 
 

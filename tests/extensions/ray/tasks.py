@@ -5,8 +5,10 @@ import signal
 import time
 from pathlib import Path
 
+from keras_transformer.cli import score
 from keras_transformer.data import blocks
 from keras_transformer.extensions.corpora import monolingual
+from tests.extensions.serving.running_server import wait_until
 
 
 def on_all_nodes(function, *arguments):
@@ -19,8 +21,7 @@ def on_all_nodes(function, *arguments):
     if os.environ.get("NODE") == "victim":
         os.kill(os.getppid(), signal.SIGKILL)  # the raylet
         os.kill(os.getpid(), signal.SIGKILL)
-    while not began.exists():
-        time.sleep(0.02)
+    wait_until(began.exists)
     return function(*arguments)
 
 
@@ -32,12 +33,20 @@ def translate_block(*arguments):
     return on_all_nodes(monolingual.translate_block, *arguments)
 
 
+def score_block(*arguments):
+    return on_all_nodes(score.score_block, *arguments)
+
+
 def wait_and_tell(number):
     time.sleep(0.1)
     return number, os.getpid()
 
 
 def row(directory, minutes, name):
+    return on_all_nodes(finish, directory, name)
+
+
+def finish(directory, name):
     directory.mkdir(exist_ok=True)
     return {"result": name, "finished": True}
 
@@ -47,13 +56,21 @@ def die(name, dies):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def die_in_the_second_block(block, *arguments):
+    if block.line == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return monolingual.translate_block(block, *arguments)
+
+
 def fail(name, error):
     raise error
 
 
 def interrupt(block, *arguments):
-    """Sends Ctrl-C to the command in the second block, and stops."""
+    """Sends Ctrl-C to the command in the second block, after the first one, and stops."""
     if block.line > 1:
+        folder = Path(block.names[0]).parent / ".out.partial" / "work"
+        wait_until((folder / "progress.json").exists)
         os.kill(int(os.environ["DRIVER"]), signal.SIGINT)
         time.sleep(600)
     return monolingual.translate_block(block, *arguments)
