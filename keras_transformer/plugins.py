@@ -10,7 +10,9 @@ declared in the same way. The groups are:
 
 * `exporters`: objects that follow `keras_transformer.export.Exporter`;
 * `loaders`: instances of `Loader`, for models that have no manifest;
-* `resolvers`: functions that replace addresses of models, such as hf://USER/NAME, by paths;
+* `resolvers`: functions that replace addresses, such as hf://USER/NAME, by paths;
+* `destinations`: functions that return, for an address to write to, a context manager with a path,
+  whose content is uploaded at the end: `storage`;
 * `corpora`: objects that follow `keras_transformer.data.corpus.CorpusReader`;
 * `commands`: modules with a docstring, `define_flags()` and `main()`;
 * `servers`: modules with `help`, `Settings`, `UNUSED` and `run`, which `serve` uses if the flag of

@@ -6,6 +6,7 @@ are its `--help`, which is fast because only `main` loads TensorFlow, by `app.lo
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import io
@@ -17,7 +18,7 @@ import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from absl import app as absl_app
 from absl import flags
@@ -48,9 +49,28 @@ def run(main: Callable[[], int | None], argv: list[str] | None = None) -> NoRetu
 
     def program() -> None:
         parse = functools.partial(_parse, module=main.__module__)
-        absl_app.run(lambda _: main(), argv, flags_parser=parse)
+        absl_app.run(lambda _: _with_local_paths(main), argv, flags_parser=parse)
 
     sys.exit(exit_code(program))
+
+
+def _with_local_paths(main: Callable[[], int | None]) -> int | None:
+    """Calls `main` with paths of this machine instead of addresses of files and of output.
+
+    Addresses of models and data stay, because the machines of a cluster copy them.
+    """
+    with contextlib.ExitStack() as stack:
+        for flag in _key_flags(main.__module__):
+            value: Any = flag.value
+            if "://" not in str(value) or flag.name not in config_flags.PATHS:
+                continue
+            if flag.name in ("output", "output_dir"):
+                upload = plugins.find("destinations", "storage")
+                flag.value = stack.enter_context(upload(value))
+            elif not flag.name.endswith("_dir"):
+                copy = plugins.find("resolvers", "storage")
+                flag.value = [*map(copy, value)] if isinstance(value, list) else copy(value)
+        return main()
 
 
 def exit_code(program: Callable[[], int | None]) -> int:

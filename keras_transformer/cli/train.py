@@ -63,7 +63,7 @@ def main() -> int:
 
     try:
         trained = training_run.train(
-            FLAGS.data_dir.split(","),
+            plugins.resolve(FLAGS.data_dir).split(","),
             FLAGS.run_dir,
             FLAGS.preset,
             config_flags.config_settings(),
