@@ -11,11 +11,13 @@ import dataclasses
 import functools
 import itertools
 import logging
+import math
 import platform
 import re
 import shutil
 import signal
 import socket
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +35,7 @@ log = logging.getLogger(__name__)
 _CONNECT_SECONDS = 10
 _MISSING_MODULE = re.compile(r"ip=([^)]+)\).*No module named '([^']+)'", re.DOTALL)
 _MAX_LOSSES = 3  # of the workers of one task
+DEATH_SECONDS = 30  # in which Ray finds out that a node has died
 QUEUED = 2  # tasks that wait for a node, so that no node waits for a task
 # Tasks whose results are not yet yielded, for each task that runs. Results wait for those of a slow
 # task, but other nodes do not (benchmarks/cluster.py).
@@ -78,6 +81,7 @@ class _Task:
     number: int
     arguments: Any
     losses: int = 0
+    start: float = 0.0  # time.monotonic() when it is to start; infinite if it has
     result: list[Any] = dataclasses.field(default_factory=list)
 
 
@@ -110,6 +114,7 @@ def _run(
     remaining = enumerate(tasks)
     waiting: collections.deque[_Task] = collections.deque()
     running: dict[Any, _Task] = {}
+    has_nodes = True
     if mark:
         mark.mkdir()
     try:
@@ -118,23 +123,32 @@ def _run(
             most = QUEUED + int(min(total.get(name, 0) // number for name, number in needs.items()))
             room = min(most - len(running), AHEAD * most - len(waiting))
             for number, arguments in itertools.islice(remaining, max(0, room)):
-                task = _Task(number, ray.put(arguments))
-                waiting.append(task)
-                running[submit(number, task.arguments)] = task
+                waiting.append(_Task(number, ray.put(arguments)))
             if not waiting:
                 return
-            if most == QUEUED:
+            if has_nodes and most == QUEUED:
                 log.info("No machine of the cluster can run a task now. Waiting for one.")
-            [reference], _ = ray.wait([*running])
-            task = running.pop(reference)
+            has_nodes = most > QUEUED
+            for task in waiting:
+                if task.start <= time.monotonic():
+                    task.start = math.inf
+                    running[submit(task.number, task.arguments)] = task
+            if not running:  # all were lost
+                time.sleep(1)
+                continue
+            ended, _ = ray.wait([*running], timeout=1)
+            if not ended:
+                continue
+            task = running.pop(ended[0])
             try:
-                task.result.append(ray.get(reference))
+                task.result.append(ray.get(ended[0]))
                 task.arguments = None  # its memory is free, even if the result has to wait
             except losses as error:
                 # A node that was taken away says nothing about the task.
                 task.losses += not isinstance(error, exceptions.NodeDiedError)
                 if task.losses < _MAX_LOSSES:
-                    running[submit(task.number, task.arguments)] = task
+                    # Until Ray knows that a node has died, the task could go there again.
+                    task.start = time.monotonic() + DEATH_SECONDS
                     continue
                 node = _internal_kv_get(f"{key} {task.number}") or b"an unknown node"
                 arguments = ray.get(task.arguments)

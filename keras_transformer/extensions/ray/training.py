@@ -17,7 +17,7 @@ from typing import Any
 
 from keras_transformer import __version__
 from keras_transformer.errors import StoppedError
-from keras_transformer.extensions.ray import cause, check_node
+from keras_transformer.extensions.ray import DEATH_SECONDS, cause, check_node
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,6 @@ WORKER_LOST = 75  # the exit code of `train` after another worker was lost
 _INTERRUPTED = 130
 _MAX_LOSSES = 3  # without a new checkpoint in between
 _POLL_SECONDS = 0.5
-_SECONDS = 30  # in which Ray finds out that a node has died
 
 
 def train(flags: Sequence[str], run_dir: Path) -> int:
@@ -40,7 +39,7 @@ def train(flags: Sequence[str], run_dir: Path) -> int:
                 "likely memory ran out, or checkpoint_steps is too large. The same command resumes."
             )
         log.info("A worker was lost. Training continues from the last checkpoint.")
-        time.sleep(_SECONDS)
+        time.sleep(DEATH_SECONDS)
     return code
 
 

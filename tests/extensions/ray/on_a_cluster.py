@@ -42,6 +42,7 @@ SMALL = {"num_cpus": 1, "object_store_memory": 2**27, "include_dashboard": False
 @pytest.fixture(scope="module")
 def cluster():
     checks = {"health_check_period_ms": 200, "health_check_failure_threshold": 10}
+    extension.DEATH_SECONDS = 4  # twice the time of these checks
     cluster = Cluster(initialize_head=True, head_node_args={**SMALL, "_system_config": checks})
     add_node(cluster)
     yield cluster
@@ -240,7 +241,7 @@ def test_a_node_without_the_files_is_named(cluster, runner, driver, tmp_path, mo
 @pytest.fixture
 def train(cluster, driver, tmp_path, monkeypatch):
     """Trains a tiny model on the cluster. Calls a function after the first checkpoint."""
-    monkeypatch.setattr(training, "_SECONDS", 1)
+    monkeypatch.setattr(training, "DEATH_SECONDS", 1)
     shutil.copytree(tiny_data(), tmp_path / "data")
     sizes = "num_encoder_layers=1 num_decoder_layers=1 d_model=16 d_ff=16 num_heads=2".split()
     flags = "--data_dir=data --run_dir=run --preset=tiny --batch_tokens=128 --jit_compile=false"
