@@ -78,8 +78,8 @@ def test_features_and_quality_equal_those_of_a_reference(translator: Translation
         fields = (field[row, rank, :length].tolist() for field in (ids, log_probs, links))
         expected = expected_features(*fields, source[row, : sizes[row]].tolist(), tokenizer)
         np.testing.assert_allclose(found[row, rank], expected, atol=1e-4)
-        level, *faults = -(np.array(expected) @ model.weights + model.biases)
-        number = 1 / (1 + math.exp(level)) / (1 + sum(map(math.exp, faults)))
+        level, wrong, *others = np.exp(-(np.array(expected) @ model.weights + model.biases))
+        number = min(1, 1 / level) * (1 + 0.3 * sum(others)) / (1 + wrong + sum(others))
         assert quality[row, rank].numpy() == pytest.approx(number, abs=1e-4)
 
 
