@@ -30,7 +30,7 @@ FEATURES = {
     "before these features": (11_764, 10_617, 22_951, 2_975, 6_500, 206),
     "faults from outside": (295, 42, 442, 0, 0, 1),
     "real text and alignments": (377, 1_488, 1_641, 169, 22, 15),
-    "terms and quality": (403, 418, 460, 168, 112, 3),
+    "terms and quality": (403, 418, 456, 168, 110, 3),
     "models of other toolkits": (385, 658, 1_503, 0, 191, 3),
     "the gateway": (1, 992, 906, 72, 140, 8),
     "a cluster of machines": (95, 385, 293, 166, 62, 2),
