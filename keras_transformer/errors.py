@@ -12,8 +12,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-_MAX_REASON = 200  # characters
-
 
 class InputError(ValueError):
     """Invalid input. The message says what is wrong, with the value, and what to do.
@@ -36,14 +34,14 @@ def require(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
-def one_line(reason: object) -> str:
-    """Returns a reason, such as an exception, as one short line for another message.
+def one_line(reason: object, most: int = 200) -> str:
+    """Returns a reason, such as an exception, as one line of at most some printable characters.
 
     Libraries put parts of a damaged file into their messages, over several lines.
     """
     line = " ".join(str(reason).split())
     line = "".join(character if character.isprintable() else "?" for character in line)
-    return line if len(line) <= _MAX_REASON else f"{line[:_MAX_REASON]}..."
+    return line if len(line) <= most else f"{line[:most]}..."
 
 
 _MAX_SHOWN = 99  # names in a message

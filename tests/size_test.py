@@ -23,21 +23,21 @@ KINDS = ("core", "extensions", "tests", "benchmarks", "docstrings", "classes")
 # The part of each feature. A change that needs more raises the row of its feature, and a number of
 # `FOLDERS` if the folder is in it.
 #
-# No plan has benchmarks or classes. Both grew less than the code: it has 13 % more lines than the
+# No plan has benchmarks or classes. Both grew less than the code: it has 23 % more lines than the
 # 22,700 of the first plan, benchmarks have 18 % more than 3,000 (the figures of tags, alignments,
 # quality, terms and clusters), and there are 8 % more than 220 classes.
 FEATURES = {
-    "before these features": (11_764, 10_617, 22_951, 2_975, 6_500, 206),
+    "before these features": (11_741, 10_601, 22_929, 2_975, 6_499, 206),
     "faults from outside": (295, 42, 442, 0, 0, 1),
     "real text and alignments": (377, 1_488, 1_641, 169, 22, 15),
     "terms and quality": (403, 418, 456, 168, 110, 3),
-    "models of other toolkits": (385, 658, 1_503, 0, 191, 3),
-    "the gateway": (1, 992, 906, 72, 140, 8),
-    "a cluster of machines": (95, 385, 293, 166, 62, 2),
+    "models of other toolkits": (384, 658, 1_502, 0, 191, 3),
+    "the gateway": (1, 991, 925, 102, 152, 8),
+    "a cluster of machines": (104, 392, 323, 166, 71, 2),
 }
 # The lines that were planned for the core and the extensions. Real text, with alignments and the
-# changes of training pairs, has about 600 more. A cluster has about 120 more, for back-translation
-# and the blocks of `score`. The others, and the package, have less.
+# changes of training pairs, has about 660 more, the gateway 90, and a cluster 150, for back-
+# translation and the blocks of `score`. The others, and the package, have less.
 PLANNED = {
     "before these features": 11_800 + 10_900,
     "faults from outside": 600,
@@ -51,13 +51,13 @@ BUDGETS = dict(zip(KINDS, map(sum, zip(*FEATURES.values(), strict=True)), strict
 # Lines of code in folders of the package.
 FOLDERS = {
     "api": 468,
-    "cli": 937,
+    "cli": 943,
     "config": 527,
-    "data": 2_082,
+    "data": 2_085,
     "decoding": 1_001,
     "evaluation": 295,
-    "export": 1_597,
-    "extensions/serving": 1_407,
+    "export": 1_574,
+    "extensions/serving": 1_456,
     "inference": 1_521,
     "layers": 1_262,
     "models": 420,

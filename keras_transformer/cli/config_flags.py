@@ -132,6 +132,14 @@ def values_of(names: Iterable[str]) -> dict[str, Any]:
     return {name: FLAGS[name].value for name in names}
 
 
+def values_of_rules(names: Iterable[str]) -> dict[str, Any]:
+    """Returns the values of flags of `PrepareOptions`, with the types of its fields."""
+    values = values_of(names)
+    values["max_length_ratio"] = values["max_length_ratio"] or None
+    values["check_languages"] = values["check_languages"] and tuple(values["check_languages"])
+    return values
+
+
 def parse_symbols(values: Iterable[str]) -> list[str]:
     """Returns the symbols of --symbols, which is repeatable and accepts lists with commas."""
     return [symbol for value in values for symbol in value.split(",")]

@@ -102,11 +102,9 @@ def _names(options: type) -> list[str]:
 
 def _options() -> PrepareOptions:
     """Returns the options. Each option has a flag of the same name."""
-    values = config_flags.values_of(_names(PrepareOptions))
+    values = config_flags.values_of_rules(_names(PrepareOptions))
     values["symbols"] = tuple(config_flags.parse_symbols(values["symbols"])) or None
     values["source_tag"] = _source_tag()
-    values["max_length_ratio"] = values["max_length_ratio"] or None
-    values["check_languages"] = values["check_languages"] and tuple(values["check_languages"])
     given = values["augment"]
     values["augment"] = dict(DEFAULT_SHARES) if given is None else _shares(given)
     return PrepareOptions(**values)

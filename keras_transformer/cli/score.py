@@ -89,29 +89,30 @@ def main() -> int:
     sources, targets = _read_pairs()
     settings = json.dumps(config_flags.config_settings())
     model = (os.getcwd(), FLAGS.model_dir, settings, config_flags.languages())
-    tasks = (
-        (
-            f"the block after pair {first:,}",
-            first,
-            sources[block],
-            targets[block],
-            model,
-            FLAGS.format,
-        )
-        for first in range(0, len(sources), _BLOCK_PAIRS)
-        for block in [slice(first, first + _BLOCK_PAIRS)]
-    )
-    folder = Path(FLAGS.output or "output").absolute().parent
     workers = config_flags.workers() or 1
+    size = len(sources) if workers == 1 else _BLOCK_PAIRS
+    parts = [slice(first, first + size) for first in range(0, len(sources), size)]
+    tasks = (
+        (f"the block after pair {part.start:,}", part.start, sources[part], targets[part])
+        + (model, FLAGS.format)
+        for part in parts
+    )
+    folder = Path(FLAGS.output).absolute().parent if FLAGS.output else Path.cwd()
     results: list[np.ndarray] = []
     warnings: list[str] = []
+    if workers == 1:
+        _scorer(*model)  # loading it is not a part of the time
     start = time.perf_counter()
-    with atomic.output_file(FLAGS.output) as file:
+    with (
+        atomic.output_file(FLAGS.output) as file,
+        console.progress_bar(len(sources), "pairs", is_shown=len(parts) > 1) as bar,
+    ):
         scored = run_tasks(score_block, tasks, workers, folder, uses_all_cores=True)
         for lines, log_probs, found in scored:
             file.write(lines.encode())
             results += log_probs
             warnings += found
+            bar.update(len(log_probs))
     for warning in warnings:
         console.warn(warning)
     console.info(scoring.summary(results, time.perf_counter() - start))

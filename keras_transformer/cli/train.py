@@ -49,7 +49,9 @@ def main() -> int:
     """Runs `training_run.train` with the flags."""
     for name, address in config_flags.values_of(plugins.names("task_runners")).items():
         if address is not None:
-            others = [line for line in app.given_flags(__name__) if f"--{name}=" not in line]
+            others = [
+                line for line in app.given_flags(__name__) if not line.startswith(f"--{name}=")
+            ]
             code: int = plugins.find("task_runners", name).train(
                 address, others, Path(FLAGS.run_dir)
             )

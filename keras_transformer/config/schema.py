@@ -10,7 +10,7 @@ import typing
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, one_line
 
 _EXPECTED = {
     str: "text",
@@ -172,4 +172,4 @@ def _parse(kind: Any, value: Any) -> Any:
 def require_type(fits: bool, label: str, value: Any, expected: str) -> None:
     """Raises an `InputError` unless a value `fits`."""
     if not fits:
-        raise InputError(f"{label} is {value!r}. It must be {expected}.")
+        raise InputError(f"{label} is {one_line(repr(value))}. It must be {expected}.")

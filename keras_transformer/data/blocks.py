@@ -103,26 +103,33 @@ def clean_block(
 
     Returns the counts, and a random share of the pairs, for learning a vocabulary.
     """
-    result_path = folder / "result.json"
-    result = json.loads(result_path.read_bytes()) if result_path.exists() else {}
+    result = _cleaning_of(folder)
     is_done = result.get("sha256") == block.sha256
     if not is_done:
         report = CleaningReport()
         pairs = clean(block, options, report)
         result = {"corpus": pairs.corpus, "sha256": block.sha256, "cleaning": report.as_dict()}
-        with atomic_path(folder) as partial:
-            partial.mkdir(parents=True)
-            write_lines(partial / "source.txt", pairs.sources)
-            write_lines(partial / "target.txt", pairs.targets)
-            np.save(partial / "lines.npy", pairs.lines)
-            np.save(partial / "hashes.npy", hash_pairs(pairs))
-            (partial / "result.json").write_text(json.dumps(result), encoding="utf-8")
+        # Meanwhile another machine may have done it, because this one was given up.
+        if _cleaning_of(folder).get("sha256") != block.sha256:
+            with atomic_path(folder) as partial:
+                partial.mkdir(parents=True)
+                write_lines(partial / "source.txt", pairs.sources)
+                write_lines(partial / "target.txt", pairs.targets)
+                np.save(partial / "lines.npy", pairs.lines)
+                np.save(partial / "hashes.npy", hash_pairs(pairs))
+                (partial / "result.json").write_text(json.dumps(result), encoding="utf-8")
     if not share:
         return result["cleaning"], []
     sides = _clean_lines(folder) if is_done else (pairs.sources, pairs.targets)
     random_ = random.Random(f"{options.seed} {folder.name}")
     drawn = ((random_.random(), i, *pair) for i, pair in enumerate(zip(*sides, strict=True)))
     return result["cleaning"], [pair for pair in drawn if pair[0] < share]
+
+
+def _cleaning_of(folder: Path) -> dict[str, Any]:
+    """Returns the result that `clean_block` wrote, or {}."""
+    path = folder / "result.json"
+    return json.loads(path.read_bytes()) if path.exists() else {}
 
 
 def _clean_lines(folder: Path) -> Sequence[Sequence[bytes]]:
@@ -196,7 +203,7 @@ def encode_block(
     result |= {"augmented": augmented, "augmented_examples": examples}
     write_text(result_path, json.dumps(result))  # written last: it marks a complete block
     for name in ("source.txt", "target.txt", "lines.npy"):  # no longer needed
-        (folder / name).unlink()
+        (folder / name).unlink(missing_ok=True)  # a machine that was given up may do the same
     return result
 
 

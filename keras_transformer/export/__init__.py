@@ -226,11 +226,7 @@ class Exporter:
         return function(translator, engine, sentences, probes, is_exact=is_exact)
 
     def describe(
-        self,
-        translator: TranslationModule,
-        folder: Path,
-        sentences: Sequence[str],
-        options: ExportOptions,
+        self, translator: TranslationModule, folder: Path, options: ExportOptions
     ) -> VersionFacts:
         """Describes the compared version, and may add files to it."""
         return VersionFacts()
@@ -318,7 +314,7 @@ def export(
             model = with_languages(model, *languages)
             exact = [best.text for best, *_ in translate_lines(model, sentences)]
             manifest["agreement"] = check_quality(found, exact, score, losses)
-        facts = exporter.describe(translator, folder, sentences, options)
+        facts = exporter.describe(translator, folder, options)
         if exporter.comparison == "log_probs" and translator.config.early_stopping == "marian":
             warning = " ".join(filter(None, (facts.warning, _MARIAN_RULE)))
             facts = facts._replace(warning=warning, limit=f"{facts.limit}\n- {_MARIAN_RULE}")

@@ -111,10 +111,10 @@ def missing_tags(
     to the lines, is a tag, lines need none. Empty lines do not count.
     """
     tags = language_tags(symbols or ())
-    if not tags or symbols is None:
+    if not tags:
         return None
     found = {tag for line in lines for tag in split_tags(line, None)[0].split()}
-    if unknown := found - {*symbols}:
+    if unknown := found - {*(symbols or ())}:
         return f"Some lines begin with {min(unknown)}, but the model lacks this tag: it is text."
     if not {*tags}.isdisjoint((source_tag or "").split()):
         return None

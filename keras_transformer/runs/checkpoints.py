@@ -88,12 +88,12 @@ def reading(file: Path, what: str) -> Iterator[None]:
     """Turns any error of reading a file into an error that names the file."""
     try:
         yield
-    except (InputError, MemoryError):
+    except MemoryError:
         raise
+    except InputError as error:
+        raise error if str(file) in str(error) else InputError(f"{file}: {error}") from None
     except PermissionError as error:  # the file itself is intact
-        raise InputError(
-            f"{file} cannot be read ({error.strerror}). Check its permissions."
-        ) from None
+        raise InputError(f"{file} cannot be read ({error.strerror}).") from None
     except Exception as error:  # broken JSON and broken zip files raise a dozen types
         raise DamagedCheckpointError(
             f"{file} cannot be read as {what} ({one_line(error)}). It is damaged."

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from keras_transformer.config.schema import Limits, check_scalar
+from keras_transformer.errors import one_line
 from tests.builders import refuses
 
 SHARE = Annotated[float, Limits(least=0, below=1)]
@@ -72,4 +73,4 @@ def test_texts_and_whole_floats_are_converted_on_request(
 )
 def test_other_values_are_not_converted(hint: Any, value: Any) -> None:
     arguments = {"label": "it", "hint": hint, "value": value, "convert": True}
-    refuses(check_scalar, arguments, "it", repr(value))
+    refuses(check_scalar, arguments, "it", one_line(repr(value)))

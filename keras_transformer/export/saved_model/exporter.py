@@ -144,11 +144,7 @@ class SavedModelExporter(Exporter):
             check_scores("translate", found["quality"][is_same], quality, "quality")
 
     def describe(
-        self,
-        translator: TranslationModule,
-        folder: Path,
-        sentences: Sequence[str],
-        options: ExportOptions,
+        self, translator: TranslationModule, folder: Path, options: ExportOptions
     ) -> VersionFacts:
         from keras_transformer.export.saved_model import deployment
         from keras_transformer.inference import int8

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,14 +65,14 @@ def check_ops(graph: Any) -> None:
 def check_loops(graph: Any) -> None:
     """Refuses loops without a constant bound: one request could block the server.
 
-    If `maximum_iterations` of `tf.while_loop` is an int, the loop counts its iterations in the
-    first variable, and ends when it reaches the second one, a constant.
+    `maximum_iterations` of `tf.while_loop` is the second input of a loop. It is a constant for an
+    int, and -1 for None.
     """
     functions = {function.signature.name: function for function in graph.library.function}
     for node, function_name in _nodes(graph):
         if node.op in _LOOPS_OF_V1 or (
             node.op in ("While", "StatelessWhile")
-            and not (function_name and _is_bounded(node, functions[function_name], functions))
+            and not (function_name and _is_bounded(node, functions[function_name]))
         ):
             raise RuntimeError(
                 f"{_label(node, function_name)} is {node.op}, a loop without a constant bound for "
@@ -80,35 +80,15 @@ def check_loops(graph: Any) -> None:
             )
 
 
-def _is_bounded(loop: Any, function: Any, functions: Mapping[str, Any]) -> bool:
-    condition = functions[loop.attr["cond"].func.name]
-    _, maximum = _source(function, loop.input[1])
-    is_constant = maximum is not None and maximum.op == "Const"
-    return is_constant and _checks_maximum(
-        condition, condition.ret[condition.signature.output_arg[0].name]
-    )
-
-
-def _checks_maximum(condition: Any, tensor: str) -> bool:
-    """True if `tensor` is false when the first argument has reached the second."""
-    _, node = _source(condition, tensor)
-    if node is not None and node.op == "LogicalAnd":
-        return any(_checks_maximum(condition, name) for name in node.input)
-    first_two = [argument.name for argument in condition.signature.input_arg[:2]]
-    return (
-        node is not None
-        and node.op == "Less"
-        and [_source(condition, name)[0] for name in node.input] == first_two
-    )
-
-
-def _source(function: Any, tensor: str) -> tuple[str, Any | None]:
-    """Returns the node behind a tensor, skipping `Identity`, and its name; None for an argument."""
-    nodes = {node.name: node for node in function.node_def}
-    name = tensor.split(":")[0]
-    while name in nodes and nodes[name].op == "Identity":
-        name = nodes[name].input[0].split(":")[0]
-    return name, nodes.get(name)
+def _is_bounded(loop: Any, function: Any) -> bool:
+    """True if the second input of a loop is a constant of at least 0, or a copy of one."""
+    nodes = {f"{node.name}:output:0": node for node in function.node_def}
+    maximum = nodes.get(loop.input[1])
+    while maximum is not None and maximum.op == "Identity":
+        maximum = nodes.get(maximum.input[0])
+    if maximum is None or maximum.op != "Const":
+        return False
+    return bool(tf.make_ndarray(maximum.attr["value"].tensor) >= 0)
 
 
 def check_batching(signatures: Any) -> None:

@@ -96,11 +96,7 @@ class ArgosExporter(CTranslate2Exporter):
         return engine
 
     def describe(
-        self,
-        translator: TranslationModule,
-        folder: Path,
-        sentences: Sequence[str],
-        options: ExportOptions,
+        self, translator: TranslationModule, folder: Path, options: ExportOptions
     ) -> VersionFacts:
         source, target = _languages(options)
         (package,) = folder.glob("*.argosmodel")

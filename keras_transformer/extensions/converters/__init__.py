@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from keras_transformer.config.schema import NonNegativeInt, PositiveInt, Settings
-from keras_transformer.errors import InputError, check_names
+from keras_transformer.data.reading import require_file
+from keras_transformer.errors import InputError, check_names, one_line, require
 from keras_transformer.extensions.huggingface import hub
 
 if TYPE_CHECKING:  # they load TensorFlow
@@ -111,42 +112,38 @@ def read_model(
     path: str | Path, source_format: str, options: ConvertOptions | None = None
 ) -> ConvertedModel:
     """Reads a model of another toolkit from its directory or file."""
-    if source_format not in FORMATS:
-        raise InputError(
-            f"The format {source_format!r} is unknown. Choose one of {', '.join(FORMATS)}."
-        )
+    check_names([source_format], [*FORMATS], "a format of other toolkits")
     options = options or ConvertOptions()
     for field in dataclasses.fields(options):
-        formats = field.metadata["formats"]
-        if getattr(options, field.name) != field.default and source_format not in formats:
+        formats, value = field.metadata["formats"], getattr(options, field.name)
+        require(value != "", f"{field.name} is empty. Give a value, or leave it out.")
+        if value != field.default and source_format not in formats:
             raise InputError(
                 f"The option {field.name} applies only to {' and '.join(formats)}, but the format "
                 f"is {source_format}. Remove it."
             )
-    if not Path(path).exists():
-        raise InputError(f"{path} does not exist. Give the directory of the model.")
+    require(Path(path).exists(), f"{path} does not exist. Give the directory of the model.")
+    if options.keep_text is not None:
+        require_file(options.keep_text)
     module, function = FORMATS[source_format]
     read = getattr(importlib.import_module(f"{__name__}.{module}"), function)
     try:
         model: ConvertedModel = read(Path(path), options)
-        model.check_size()
-    except InputError as error:
-        if str(path) in str(error):
-            raise
-        raise InputError(f"{path}: {error}") from error
+        model.check(Path(path))
+    except InputError as error:  # it may have names of the files
+        message = str(error) if str(path) in str(error) else f"{path}: {error}"
+        raise InputError(one_line(message, most=5000)) from error
     except MemoryError:  # a damaged header may have a huge shape
         raise InputError(f"{path} needs more memory than there is, or it is damaged.") from None
-    if options.normalize_punctuation is not None:
+    if (language := options.normalize_punctuation) is not None:
         from keras_transformer.extensions.converters import normalization
 
-        vocabulary = normalization.normalize_punctuation(
-            model.vocabulary, options.normalize_punctuation
-        )
+        vocabulary = normalization.normalize_punctuation(model.vocabulary, language)
         model = dataclasses.replace(model, vocabulary=vocabulary)
     if options.keep_text is not None:
         from keras_transformer.extensions.converters import trimming
 
-        model = trimming.keep_text(model, options.keep_text, options.keep_languages)
+        model = trimming.keep_text(model, Path(options.keep_text), options.keep_languages)
     elif options.keep_languages is not None:
         from keras_transformer.extensions.converters import trimming
 

@@ -86,24 +86,23 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     architecture = str(arguments.get("arch") or arguments.get("_name"))
     if not architecture.startswith("transformer") or "lm" in architecture.split("_"):
         raise InputError(
-            f"{file} has the architecture {architecture}. Only transformer can be converted."
+            f"{file} has the architecture {architecture:.60}. Only transformer can be converted."
         )
     source.check_supported(arguments, _SUPPORTED, file)
     with reading(file, "a checkpoint of fairseq"):
-        settings = _settings(arguments)
-    settings["model.final_norm"] = "encoder.layer_norm.weight" in weights
-    positions: Arrays = {}
-    if settings["model.positions"] == "learned":
-        positions = _positions(weights)
-        settings["model.max_positions"] = len(positions["source_positions/embeddings"])
-    is_joint = settings["model.tie_embeddings"] == "all"
+        has_final_norm = "encoder.layer_norm.weight" in weights
+        config = Config().updated({**_settings(arguments), "model.final_norm": has_final_norm})
+        positions = _positions(weights) if config.model.positions == "learned" else {}
+        for table in positions.values():
+            config = config.updated(model__max_positions=len(table))
+    is_joint = config.model.tie_embeddings == "all"
     languages = [arguments.get(f"{side}_lang") or "LANGUAGE" for side in ("source", "target")]
     names = [f"dict.{language}.txt" for language in languages]
     vocabularies = source.find_vocabularies(
         file.parent, options, names, "dict.*.txt" if is_joint else None
     )
     tokens = [_tokens(vocabulary) for vocabulary in vocabularies]
-    return _make_model(settings, weights, tokens, options.sentencepiece, positions)
+    return _make_model(config, weights, tokens, options.sentencepiece, positions)
 
 
 def read_fsmt(path: Path, options: ConvertOptions) -> source.ConvertedModel:
@@ -119,29 +118,28 @@ def read_fsmt(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     with reading(file, "a configuration of FSMT"):
         arguments = {  # their names are those of fairseq
             **fsmt,
-            "encoder_embed_dim": fsmt["d_model"],
-            "encoder_ffn_embed_dim": fsmt["encoder_ffn_dim"],
-            "decoder_ffn_embed_dim": fsmt["decoder_ffn_dim"],
+            "encoder_embed_dim": source.size(fsmt, "d_model"),
+            "encoder_ffn_embed_dim": source.size(fsmt, "encoder_ffn_dim"),
+            "decoder_ffn_embed_dim": source.size(fsmt, "decoder_ffn_dim"),
             "no_scale_embedding": not source.flag(fsmt, "scale_embedding", True),
             "share_decoder_input_output_embed": is_tied,
         }
-        settings = {**_settings(arguments), "model.final_norm": False}
+        config = Config().updated({**_settings(arguments), "model.final_norm": False})
     tokens = [_fsmt_tokens(path / f"vocab-{side}.json") for side in ("src", "tgt")]
     unknown_id = _SPECIAL_TOKENS.index("<unk>")
     file, generation = read_generation(path, fsmt)
     source.check_supported(generation, {"decoder_start_token_id": (_START_ROW,)}, file)
-    settings |= read_search(file, generation, fsmt, unknown_id, never={_PAD})
-    return _make_model(settings, weights, tokens, None, {})
+    config = read_search(config, file, generation, fsmt, unknown_id, never={_PAD})
+    return _make_model(config, weights, tokens, None, {})
 
 
 def _make_model(
-    settings: Mapping[str, Any],
+    config: Config,
     weights: source.SourceWeights,
     tokens: Sequence[Sequence[str]],
     sentencepiece: Sequence[str] | None,
     positions: Arrays,
 ) -> source.ConvertedModel:
-    config = Config().updated(settings)
     tying = config.model.tie_embeddings
     order = source.order_tokens(
         tokens, sentencepiece, joint=tying == "all", pad_piece="<pad>", start_row=_START_ROW
@@ -193,7 +191,7 @@ def _settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **source.COMMON_SETTINGS,
         **source.fairseq_sizes(arguments, "ffn_embed_dim"),
-        "model.d_model": arguments["encoder_embed_dim"],
+        "model.d_model": source.size(arguments, "encoder_embed_dim"),
         "model.activation": _ACTIVATIONS[arguments.get("activation_fn", "relu")],
         "model.norm_position": "pre" if is_pre else "post",
         "model.layer_norm_epsilon": 1e-5,

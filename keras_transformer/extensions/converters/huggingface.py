@@ -23,6 +23,7 @@ import keras
 import numpy as np
 
 from keras_transformer.config import Config
+from keras_transformer.config.schema import Count
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.converters import ConvertOptions, source
 from keras_transformer.extensions.converters.pieces import (
@@ -107,7 +108,7 @@ def read(
     file = path / "config.json"
     source.check_supported(marian_mt, _SUPPORTED, file)
     with reading(file, "a configuration of MarianMT"):
-        settings = _settings(marian_mt, options)
+        config = Config().updated(_settings(marian_mt, options))
     file, generation = read_generation(path, marian_mt)
     start = generation.get("decoder_start_token_id", marian_mt.get("decoder_start_token_id"))
     order = _order_pieces(path, marian_mt, start)
@@ -115,8 +116,8 @@ def read(
         arrays = _without_padding(source.read_state(path), marian_mt, order, path)
     found = source.SourceWeights(arrays, str(path))
     never = {order.vocabulary.pad_id, order.vocabulary.start_id}
-    search = read_search(file, generation, marian_mt, order.vocabulary.unknown_id, never)
-    config = Config().updated({**settings, **search})
+    unknown_id = order.vocabulary.unknown_id
+    config = read_search(config, file, generation, marian_mt, unknown_id, never)
     weights = read_embeddings(found, config.model.tie_embeddings, order, found.take(BIAS))
     if source.flag(generation, "renormalize_logits") or _is_from_marian(marian_mt, options):
         # Marian lacks a pad token, but the file has a bias of 0 for it. Models of OPUS-MT forbid it
@@ -157,7 +158,7 @@ def _settings(config: Mapping[str, Any], options: ConvertOptions) -> dict[str, A
     return {
         **source.COMMON_SETTINGS,
         **source.fairseq_sizes(config, "ffn_dim"),
-        "model.d_model": config["d_model"],
+        "model.d_model": source.size(config, "d_model"),
         "model.activation": ACTIVATIONS[config["activation_function"]],
         "model.scale_embeddings": source.flag(config, "scale_embedding"),
         "model.layer_norm_epsilon": 1e-6 if _is_from_marian(config, options) else 1e-5,
@@ -285,13 +286,14 @@ def read_generation(path: Path, config: Mapping[str, Any]) -> tuple[Path, dict[s
 
 
 def read_search(
+    run: Config,
     file: Path,
     generation: Mapping[str, Any],
     config: Mapping[str, Any],
     unknown_id: int,
     never: Set[int],
-) -> dict[str, Any]:
-    """Returns the settings of the search. An option that does not exist here is an error.
+) -> Config:
+    """Returns `run` with the settings of the search. An option that does not exist is an error.
 
     `config` is the content of config.json, and the ids in `never` are never generated here.
     """
@@ -331,7 +333,7 @@ def read_search(
         # `max_length` counts the start token. The end token may follow `min_length` tokens, which
         # include the start token, or `min_new_tokens`, which do not.
         lengths = {
-            name: source.whole_number(generation, name)
+            name: source.size(generation, name, Count)
             for name in ("min_length", "min_new_tokens", "max_length", "max_new_tokens")
             if name in generation
         }
@@ -344,4 +346,4 @@ def read_search(
             # The limit does not depend on the source, except in exports of this package.
             settings["decoding.max_extra_tokens"] = config.get(EXTRA_TOKENS_FIELD, most)
         settings["decoding.min_length"] = least if most < 1 else min(least, most)
-    return settings
+        return run.updated(settings)

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.config import Config, ModelConfig
-from keras_transformer.config.schema import check_scalar
+from keras_transformer.config.schema import Count, Size, Weight, check_scalar
 from keras_transformer.console import warn
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, require
 from keras_transformer.extensions.converters import ConvertOptions, source
 from keras_transformer.extensions.converters.marian_binary import read_binary_model
 from keras_transformer.extensions.converters.pieces import (
@@ -79,7 +79,8 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     source.check_supported({"type": None, **marian}, _SUPPORTED, file)
     if marian.get("transformer-decoder-autoreg") == "rnn":
         source.check_supported(marian, _SUPPORTED_RNN, file)
-    config = Config().updated({**_settings(marian, file), **search})
+    with reading(file, "a model of Marian"):
+        config = search.updated(_settings(marian, file))
     found = source.SourceWeights(arrays, str(file))
     # Multipliers of int8 activations are for products of integers.
     found.ignore(_CONFIG, *(name for name in arrays if name.endswith("_QuantMultA")))
@@ -91,8 +92,8 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
 # Files.
 
 
-def _find_files(path: Path) -> tuple[Path, list[Path], dict[str, Any]]:
-    """Returns the model, the vocabularies of source and target, and the settings of the search.
+def _find_files(path: Path) -> tuple[Path, list[Path], Config]:
+    """Returns the model, the vocabularies of source and target, and the search.
 
     `decoder.yml` sets the search, and names the files if there are several of a kind. Without it,
     the search is that of OPUS-MT or Firefox.
@@ -164,8 +165,7 @@ def _named_files(decoder: Mapping[str, Any], name: str, file: Path) -> list[Path
     # They may be paths of the machine of the training.
     files = [file.with_name(Path(path).name) for path in paths]
     for named in files:
-        if named.suffix == ".fsv":
-            raise InputError(f"{named} is a factored vocabulary, which cannot be converted.")
+        require(named.suffix != ".fsv", f"{named} is a factored vocabulary. It is not supported.")
         if not named.is_file():
             raise InputError(
                 f"{file} names {named.name} as one of its {name}, but {named} does not exist. Copy "
@@ -212,42 +212,43 @@ def _settings(marian: Mapping[str, Any], file: Path) -> dict[str, Any]:
     tying = "target" if source.flag(marian, "tied-embeddings") else "none"
     tying = "all" if source.flag(marian, "tied-embeddings-all") else tying
     has_final_norm = steps["postprocess-top"] == "n"
-    with reading(file, "a model of Marian"):
-        return {
-            **source.COMMON_SETTINGS,
-            "model.d_model": int(marian["dim-emb"]),
-            "model.num_encoder_layers": int(marian["enc-depth"]),
-            "model.num_decoder_layers": int(marian["dec-depth"]),
-            "model.num_heads": int(marian["transformer-heads"]),
-            "model.d_ff": int(marian["transformer-dim-ffn"]),
-            "model.decoder_d_ff": int(marian.get("transformer-decoder-dim-ffn", 0)) or None,
-            "model.activation": _ACTIVATIONS[marian.get("transformer-ffn-activation", "swish")],
-            "model.norm_position": position,
-            "model.decoder_self_attention": (
-                "ssru" if marian.get("transformer-decoder-autoreg") == "rnn" else "attention"
-            ),
-            "model.final_norm": None if has_final_norm == (position == "pre") else has_final_norm,
-            "model.embedding_norm": steps["postprocess-emb"] == "n",
-            "model.layer_norm_epsilon": 1e-6,
-            "model.tie_embeddings": tying,
-        }
+    marian = {"transformer-decoder-dim-ffn": 0, **marian}
+    return {
+        **source.COMMON_SETTINGS,
+        "model.d_model": source.size(marian, "dim-emb"),
+        "model.num_encoder_layers": source.size(marian, "enc-depth"),
+        "model.num_decoder_layers": source.size(marian, "dec-depth"),
+        "model.num_heads": source.size(marian, "transformer-heads"),
+        "model.d_ff": source.size(marian, "transformer-dim-ffn"),
+        "model.decoder_d_ff": source.size(marian, "transformer-decoder-dim-ffn", Count) or None,
+        "model.activation": _ACTIVATIONS[marian.get("transformer-ffn-activation", "swish")],
+        "model.norm_position": position,
+        "model.decoder_self_attention": (
+            "ssru" if marian.get("transformer-decoder-autoreg") == "rnn" else "attention"
+        ),
+        "model.final_norm": None if has_final_norm == (position == "pre") else has_final_norm,
+        "model.embedding_norm": steps["postprocess-emb"] == "n",
+        "model.layer_norm_epsilon": 1e-6,
+        "model.tie_embeddings": tying,
+    }
 
 
-def _search(decoder: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of Marian's search. Missing ones have Marian's defaults."""
+def _search(decoder: Mapping[str, Any]) -> Config:
+    """Returns the configuration of Marian's search. Missing options have Marian's defaults."""
     normalize = decoder.get("normalize", "0")
     normalize = {"true": 1, "false": 0}.get(normalize, normalize)
-    factor = check_scalar("max-length-factor", float, decoder.get("max-length-factor", 3), True)
+    factor = check_scalar("max-length-factor", Weight, decoder.get("max-length-factor", 3), True)
     if factor != math.ceil(factor):
         warn(f"max-length-factor is {factor}. Here it is a whole number: {math.ceil(factor)}.")
-    return {
+    settings = {
         "decoding.max_extra_tokens": 1 - max(math.ceil(factor), 1),
-        "decoding.beam_size": check_scalar("beam-size", int, decoder.get("beam-size", 12), True),
+        "decoding.beam_size": check_scalar("beam-size", Size, decoder.get("beam-size", 12), True),
         "decoding.early_stopping": "marian",
-        "decoding.length_penalty": check_scalar("normalize", float, normalize, True),
+        "decoding.length_penalty": check_scalar("normalize", Weight, normalize, True),
         "decoding.length_penalty_formula": "power",
         "decoding.unknown": "allow" if source.flag(decoder, "allow-unk") else "forbid",
     }
+    return Config().updated(settings)
 
 
 # Weights.
@@ -314,8 +315,11 @@ def _order_pieces(file: Path, vocabularies: list[Path], marian: Mapping[str, Any
     if all(vocabulary.suffix == ".spm" for vocabulary in vocabularies):
         models = vocabularies
     with reading(file, "a model of Marian"):
-        sizes = map(int, marian.get("dim-vocabs", ["0", "0"]))
-        sized = list(zip(vocabularies, sizes, strict=True))
+        sizes = marian.get("dim-vocabs", ["0", "0"])
+        if not isinstance(sizes, list) or len(sizes) != 2:
+            raise ValueError(f"dim-vocabs is {sizes!r:.60}, and not a list of two sizes")
+        limits = [check_scalar("dim-vocabs", Count, size, convert=True) for size in sizes]
+    sized = list(zip(vocabularies, limits, strict=True))
     tables = {vocabulary: _ids(*vocabulary) for vocabulary in dict.fromkeys(sized)}
     source_ids, target_ids = (tables[vocabulary] for vocabulary in sized)
     if source.flag(marian, "tied-embeddings-all") and source_ids is not target_ids:

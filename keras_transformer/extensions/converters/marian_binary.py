@@ -124,8 +124,6 @@ def _weight(name: str, shape: list[int], code: int, content: _Cursor) -> npt.NDA
         [multiplier] = content.take(f"the multiplier of {name}", 1, "<f4")
         if not 127 / np.finfo(np.float32).max < multiplier < math.inf:
             raise ValueError(f"{name} has the multiplier {multiplier}")
-        if name.endswith("_Wt"):
-            raise ValueError(f"{name} has 8 bits, and only tied output layers may have them")
         if "Wemb" not in name:  # other matrices are transposed, but not their shapes
             if any(size % _BLOCK for size in shape):
                 raise ValueError(

@@ -94,7 +94,7 @@ def _read_multilingual(
     source.check_supported(config, supported, file)
     config = {**{name: values[0] for name, values in supported.items()}, **config}
     with reading(file, "a configuration of a model of many languages"):
-        settings = _settings(config)
+        run = Config().updated(_settings(config))
     file, generation = huggingface.read_generation(path, config)
     source.check_supported(generation, _START, file)
     generation.pop("forced_bos_token_id", None)  # the language, which each text has here
@@ -104,8 +104,7 @@ def _read_multilingual(
     order = tokens.order_pieces(found.num_rows(*huggingface.MATRICES))
     vocabulary = order.vocabulary.with_languages(*languages)
     never = {vocabulary.pad_id, vocabulary.start_id}
-    search = huggingface.read_search(file, generation, config, vocabulary.unknown_id, never)
-    run = Config().updated({**settings, **search})
+    run = huggingface.read_search(run, file, generation, config, vocabulary.unknown_id, never)
     return source.make_model(run, _read_weights(found, run, order), vocabulary)
 
 
@@ -135,7 +134,7 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **source.COMMON_SETTINGS,
         **source.fairseq_sizes(config, "ffn_dim"),
-        "model.d_model": config["d_model"],
+        "model.d_model": source.size(config, "d_model"),
         "model.activation": huggingface.ACTIVATIONS[config["activation_function"]],
         "model.scale_embeddings": config["scale_embedding"],
         "model.positions": "learned" if is_learned else "sinusoidal",

@@ -14,6 +14,7 @@ in the source.
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +25,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from keras_transformer.config import Config, ModelConfig
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, require
 from keras_transformer.extensions.converters import ConvertOptions, source
 from keras_transformer.runs.checkpoints import reading
 
@@ -103,7 +104,7 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     if directory.name == "avg":  # it has averaged weights, and its parent is the model
         directory = directory.parent
     description = _description(directory, options.num_heads)
-    configuration = _read_configuration(directory, options.config)
+    file, configuration = _read_configuration(directory, options.config)
     data, parameters = (_section(configuration, name) for name in ("data", "params"))
     controls = {side: _section(data, f"{side}_sequence_controls") for side in ("source", "target")}
     if source.flag(controls["source"], "start") or not all(
@@ -133,31 +134,30 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     bias = _reordered(weights.take(_OUTPUT_BIAS)) if _OUTPUT_BIAS in weights else None
     arrays = order.weights(embeddings, targets, kernel, bias)
 
-    is_pre = "encoder/layer_norm/gamma" in weights
     kernel_name = re.compile(r"(encoder|decoder)/layers/\d+/ffn/layer/inner/kernel")
     longest = parameters.get("maximum_decoding_length", 250)  # does not depend on the source
     layers = [found[1] for found in map(kernel_name.fullmatch, weights.names()) if found]
-    config = Config().updated(
-        {
-            **source.COMMON_SETTINGS,
-            **{f"model.{name}": value for name, value in description.items()},
-            "model.tie_embeddings": tying,
-            "model.d_model": embeddings.shape[-1],
-            "model.d_ff": weights.take("encoder/layers/0/ffn/layer/inner/bias").size,
-            "model.num_encoder_layers": layers.count("encoder"),
-            "model.num_decoder_layers": layers.count("decoder"),
-            "model.norm_position": "pre" if is_pre else "post",
-            "model.layer_norm_epsilon": _EPSILON,
-            "model.attention_bias": (
-                "encoder/layers/0/self_attention/layer/linear_queries/bias" in weights
-            ),
-            "model.first_position": 1,
-            "model.mask_source_end": not source.flag(controls["source"], "end"),
-            "decoding.beam_size": parameters.get("beam_width", 4),
-            "decoding.length_penalty": parameters.get("length_penalty", 0.0),
-            **dict.fromkeys(["decoding.max_length", "decoding.max_extra_tokens"], longest),
-        }
-    )
+    settings = {
+        **source.COMMON_SETTINGS,
+        **{f"model.{name}": value for name, value in description.items()},
+        "model.tie_embeddings": tying,
+        "model.d_model": embeddings.shape[-1],
+        "model.d_ff": weights.take("encoder/layers/0/ffn/layer/inner/bias").size,
+        "model.num_encoder_layers": layers.count("encoder"),
+        "model.num_decoder_layers": layers.count("decoder"),
+        "model.norm_position": "pre" if "encoder/layer_norm/gamma" in weights else "post",
+        "model.layer_norm_epsilon": _EPSILON,
+        "model.attention_bias": (
+            "encoder/layers/0/self_attention/layer/linear_queries/bias" in weights
+        ),
+        "model.first_position": 1,
+        "model.mask_source_end": not source.flag(controls["source"], "end"),
+        "decoding.beam_size": parameters.get("beam_width", 4),
+        "decoding.length_penalty": parameters.get("length_penalty", 0.0),
+        **dict.fromkeys(["decoding.max_length", "decoding.max_extra_tokens"], longest),
+    }
+    with reading(file, "a YAML configuration"):
+        config = Config().updated(settings)
     arrays |= weights.read_rest(_table, config.model)
     return source.make_model(config, arrays, order.vocabulary)
 
@@ -196,13 +196,13 @@ def _reordered(matrix: np.ndarray) -> np.ndarray:
 # The configuration.
 
 
-def _read_configuration(directory: Path, path: str | None) -> dict[str, Any]:
+def _read_configuration(directory: Path, path: str | None) -> tuple[Path, dict[str, Any]]:
     files = [*directory.glob("*.yml"), *directory.glob("*.yaml")] if path is None else [Path(path)]
     what = f"{directory} must contain one configuration (.yml)"
     remedy = "Give the configuration that trained the model as config."
     file = source.only_one(files, what, remedy)
     with reading(file, "a YAML configuration"):
-        return source.read_yaml(file.read_bytes(), "SafeLoader")
+        return file, source.read_yaml(file.read_bytes(), "SafeLoader")
 
 
 def _description(directory: Path, num_heads: int | None) -> dict[str, Any]:
@@ -221,15 +221,14 @@ def _description(directory: Path, num_heads: int | None) -> dict[str, Any]:
     }
     of_catalog = next((_HEADS[name] for name in map(str, names) if name in _HEADS), None)
     heads = num_heads or literals.get("num_heads") or of_catalog
-    if heads is None:
-        raise InputError(
-            f"{path} does not say how many attention heads the model has. Give the number as "
-            "num_heads."
-        )
+    message = f"{path} does not say how many attention heads the model has. Give num_heads."
+    require(heads is not None, message)
     activation = next((word.value for word in words if word.arg == "ffn_activation"), None)
     name = getattr(activation, "attr", getattr(activation, "id", "relu"))
     source.check_supported({"ffn_activation": name}, {"ffn_activation": [*_ACTIVATIONS]}, path)
     rates = {ours: literals.get(theirs, 0.1) for ours, theirs in _RATES.items()}
+    with reading(path, "Python code"):
+        heads = source.size({"num_heads": heads}, "num_heads")
     return {"num_heads": heads, "activation": _ACTIVATIONS[name], **rates}
 
 
@@ -252,7 +251,7 @@ def _tokens(name: Any, directory: Path) -> list[str]:
         )
     path = directory / name
     # The path may be one on the machine of the training.
-    path = path if path.is_file() else directory / Path(name).name
+    path = path if os.path.isfile(path) else directory / Path(name).name
     tokens = source.read_tokens(path)
     if tokens[:3] != ["<blank>", "<s>", "</s>"]:
         raise InputError(

@@ -59,19 +59,20 @@ class PieceOrder:
         sides have `source`; without `output`, the output shares the embeddings. Tokens that the
         original model does not have get a probability of 0.
         """
-        column = np.zeros((self.num_targets, 1)) if bias is None else bias.reshape(-1, 1)
-        biases = _select(column, self.target_rows, self.num_targets)[:, 0]
-        rows = np.asarray(self.target_rows)
-        biases[(rows < 0) | (np.arange(len(rows)) >= self.num_targets)] = EXCLUDED_TOKEN_BIAS
-        arrays: Arrays = {"output_projection/bias": biases.astype(np.float32)}
         side = "embedding" if target is None else "source_embedding"
-        arrays[f"{side}/embeddings"] = _select(source, self.source_rows, self.num_sources)
+        embeddings = _select(source, self.source_rows, self.num_sources)
+        arrays: Arrays = {f"{side}/embeddings": embeddings}
         if target is not None:
             target = _select(target, self.target_rows, self.num_targets)
             arrays["target_embedding/embeddings"] = target
         if output is not None:
             output = _select(output, self.target_rows, self.num_targets)
             arrays["output_projection/kernel"] = output.T
+        column = np.zeros((self.num_targets, 1)) if bias is None else bias.reshape(-1, 1)
+        biases = _select(column, self.target_rows, self.num_targets)[:, 0]
+        rows = np.asarray(self.target_rows)
+        biases[(rows < 0) | (np.arange(len(rows)) >= self.num_targets)] = EXCLUDED_TOKEN_BIAS
+        arrays["output_projection/bias"] = biases.astype(np.float32)
         return arrays
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,8 +17,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from keras_transformer.config import Config, ModelConfig
-from keras_transformer.config.schema import check_scalar
-from keras_transformer.errors import InputError, needs_extra
+from keras_transformer.config.schema import Size, check_scalar
+from keras_transformer.errors import InputError, needs_extra, require
 from keras_transformer.extensions.converters import ConvertOptions
 from keras_transformer.extensions.converters.pieces import (
     PieceOrder,
@@ -63,7 +64,7 @@ class ConvertedModel:
     weights: Arrays  # float32, by the paths of `Transformer.weights_by_path`
     vocabulary: Vocabulary  # its ids are the rows of the embeddings
 
-    def check_size(self) -> None:
+    def check(self, path: Path) -> None:
         """Raises an error if the weights have another size than the model of the configuration.
 
         A damaged configuration may describe a model that fits into no memory.
@@ -75,6 +76,8 @@ class ConvertedModel:
                 f"The weights have {found:,} values, but a model of this configuration has "
                 f"{needed:,}. They belong to another model."
             )
+        with reading(path, "SentencePiece models"):
+            self.tokenizer()  # TensorFlow refuses some that SentencePiece reads
 
     def transformer(self, dtype: str | None = None) -> Transformer:
         """Returns the Keras model with the converted weights."""
@@ -280,11 +283,11 @@ def embeddings(
 def fairseq_sizes(config: Mapping[str, Any], d_ff: str) -> dict[str, Any]:
     """Returns the sizes of layers from settings with the names of fairseq, as in transformers."""
     heads, decoder_heads, width, decoder_width = (
-        config[f"{stack}_{name}"] for name in ("attention_heads", d_ff) for stack in STACKS
+        size(config, f"{stack}_{name}") for name in ("attention_heads", d_ff) for stack in STACKS
     )
     return {
-        "model.num_encoder_layers": config["encoder_layers"],
-        "model.num_decoder_layers": config["decoder_layers"],
+        "model.num_encoder_layers": size(config, "encoder_layers"),
+        "model.num_decoder_layers": size(config, "decoder_layers"),
         "model.num_heads": heads,
         "model.decoder_num_heads": None if decoder_heads == heads else decoder_heads,
         "model.d_ff": width,
@@ -298,9 +301,9 @@ def flag(settings: Mapping[str, Any], name: str, default: bool = False) -> bool:
     return value is not None and bool(check_scalar(name, bool, value, convert=True))
 
 
-def whole_number(settings: Mapping[str, Any], name: str) -> int:
-    """Returns a setting that is a whole number."""
-    return int(check_scalar(name, int, settings[name], convert=True))
+def size(settings: Mapping[str, Any], name: str, hint: Any = Size) -> int:
+    """Returns a setting that is a size or a number of parts."""
+    return int(check_scalar(name, hint, settings.get(name), convert=True))
 
 
 def check_supported(
@@ -330,8 +333,7 @@ def only_one(files: Iterable[Path], what: str, remedy: str) -> Path:
 
 def read_json(file: Path) -> dict[str, Any]:
     """Reads a JSON object."""
-    if not file.is_file():
-        raise InputError(f"{file} does not exist. The model needs it.")
+    require(file.is_file(), f"{file} does not exist. The model needs it.")
     with reading(file, "JSON"):
         content = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
@@ -404,7 +406,7 @@ def find_vocabularies(
     given = (options.source_vocabulary, options.target_vocabulary)
     for side, name, path in zip(("source", "target"), names, given, strict=True):
         file = directory / name if path is None else Path(path)
-        if path is None and not file.is_file():
+        if path is None and not os.path.isfile(file):  # `is_file` fails for long names
             what = f"{directory} must contain {name or shared}, the vocabulary of the {side}"
             remedy = f"Copy it there, or give it as {side}_vocabulary."
             file = only_one(directory.glob(shared) if shared else [], what, remedy)

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.config import Config, ModelConfig
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, require
 from keras_transformer.extensions.converters import ConvertOptions, source
 from keras_transformer.extensions.converters.opennmt_tf import TFCheckpoint
 from keras_transformer.extensions.converters.pieces import PieceOrder
@@ -55,6 +55,11 @@ _SUPPORTED: dict[str, tuple[Any, ...]] = {
     "num_area_layers": (0,),
     "prepend_mode": ("none",),
 }
+# Sizes → the field that they have the value of, unless they are given.
+_DEFAULTS = {
+    **dict.fromkeys(["num_encoder_layers", "num_decoder_layers"], "num_hidden_layers"),
+    **dict.fromkeys(["attention_key_channels", "attention_value_channels"], "hidden_size"),
+}
 # layer_preprocess_sequence and layer_postprocess_sequence without dropout ("d").
 _NORM_POSITIONS = {("none", "an"): "post", ("n", "a"): "pre"}
 
@@ -66,9 +71,8 @@ def read(path: Path, options: ConvertOptions) -> source.ConvertedModel:
     hparams = source.read_json(file)
     source.check_supported(hparams, _SUPPORTED, file)
     with reading(file, "hyperparameters of Tensor2Tensor"):
-        settings = _settings(hparams, file)
+        config = Config().updated(_settings(hparams, file))
     weights = source.SourceWeights(checkpoint.variables("transformer/"), str(checkpoint.path))
-    config = Config().updated(settings)
     is_shared = config.model.tie_embeddings != "none"
     vocabularies = source.find_vocabularies(checkpoint.directory, options, ["", ""], "*.subwords")
     order = source.order_tokens(
@@ -99,19 +103,17 @@ def _settings(hparams: Mapping[str, Any], file: Path) -> dict[str, Any]:
             f"layer_postprocess_sequence {after!r}. Only post-norm ('none' and 'dan') and pre-norm "
             "('n' and 'da') can be converted."
         )
-    layers = hparams["num_hidden_layers"]
-    size, heads = (source.whole_number(hparams, name) for name in ("hidden_size", "num_heads"))
-    names = ("attention_key_channels", "attention_value_channels")
-    keys, values = (source.whole_number({name: hparams.get(name) or size}, name) for name in names)
+    sizes = {name: hparams.get(name) or hparams.get(default) for name, default in _DEFAULTS.items()}
+    heads = source.size(hparams, "num_heads")
     return {
         **source.COMMON_SETTINGS,
-        "model.d_model": size,
-        "model.num_encoder_layers": hparams.get("num_encoder_layers") or layers,
-        "model.num_decoder_layers": hparams.get("num_decoder_layers") or layers,
+        "model.d_model": source.size(hparams, "hidden_size"),
+        "model.num_encoder_layers": source.size(sizes, "num_encoder_layers"),
+        "model.num_decoder_layers": source.size(sizes, "num_decoder_layers"),
         "model.num_heads": heads,
-        "model.key_dim": keys // heads,
-        "model.value_dim": values // heads,
-        "model.d_ff": hparams["filter_size"],
+        "model.key_dim": source.size(sizes, "attention_key_channels") // heads,
+        "model.value_dim": source.size(sizes, "attention_value_channels") // heads,
+        "model.d_ff": source.size(hparams, "filter_size"),
         "model.norm_position": norm_position,
         "model.layer_norm_epsilon": hparams["norm_epsilon"],
         "model.tie_embeddings": (
@@ -170,8 +172,8 @@ def _embeddings(
         output = None
     if _TARGET_SPACE in weights:
         spaces = weights.take(_TARGET_SPACE)
-        if target_space >= len(spaces):
-            raise InputError(f"target_space is {target_space}. Choose one below {len(spaces)}.")
+        size = len(spaces)
+        require(target_space < size, f"target_space is {target_space}. Choose one below {size}.")
         # Embeddings are multiplied by √d_model, but this vector is not.
         inputs = inputs + spaces[target_space] / model.d_model**0.5
     return order.weights(inputs, target, output, bias)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
-from itertools import combinations, compress
+from collections.abc import Sequence, Set
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import regex
 
-from keras_transformer.data.reading import read_text
+from keras_transformer.data.reading import read_lines
 from keras_transformer.errors import InputError, check_names, needs_extra, require
 from keras_transformer.extensions.converters.source import ConvertedModel, make_model
 from keras_transformer.text.model_proto import BPE, NORMAL, UNUSED, ModelProto
@@ -41,9 +41,7 @@ _SCRIPTS = {"Hans": "Hani", "Hant": "Hani", "Jpan": "Hani Hira Kana", "Kore": "H
 _NO_SCRIPT = "Zyyy Zinh"
 
 
-def keep_text(
-    model: ConvertedModel, path: str | Path, languages: str | None = None
-) -> ConvertedModel:
+def keep_text(model: ConvertedModel, path: Path, languages: str | None = None) -> ConvertedModel:
     """Returns the model with the tokens that a text of its languages needs, and logs a report.
 
     The lines of the text may be of the source and of the target, in any order. With `languages`,
@@ -51,18 +49,19 @@ def keep_text(
     """
     old = model.vocabulary
     codes = {*old.language_ids} if languages is None else _codes_to_keep(old, languages)
-    lines = [line.encode() for line in read_text(path)]
-    if not any(line.strip() for line in lines):
-        raise InputError(f"{path} has only empty lines. Give a text of both languages.")
-    _check_words(old, lines, path)
-    # Rows of ids, for the source and for the target.
-    rows = [old.encode_source(lines), old.encode_target(lines)]
-    trimmed = _with_tokens(model, [*map(_union, rows)], codes)
-    pairs = zip(_texts(old, lines), _texts(trimmed.vocabulary, lines), strict=True)
-    changed = sum(one != other for one, other in pairs)
-    log.info("%d of %s segmentations of the text change.", changed, f"{2 * len(lines):,}")
-    sign = 1 if _shares_ids(model) else -1  # tells ids of the target from equal ids of the source
-    _report_new_tokens([[*a, *(sign * i for i in b)] for a, b in zip(*rows, strict=True)])
+    words: Counter[bytes] = Counter()
+    # The ids of the source and of the target, in all lines and in those that are not held out.
+    used, others = (set[int](), set[int]()), (set[int](), set[int]())
+    for number, line in enumerate(read_lines(path), start=1):
+        words.update(line.split())
+        for side, ids in enumerate(_encode(old, line)):
+            used[side].update(ids)
+            others[side].update(ids if number % _HELD_OUT else ())
+    require(bool(words), f"{path} has only empty lines. Give a text of both languages.")
+    _check_words(old, words, path)
+    trimmed = _with_tokens(model, used, codes)
+    known = [others[0] | others[1]] * 2 if _shares_ids(model) else others
+    _report(old, trimmed.vocabulary, known, path)
     return trimmed
 
 
@@ -141,41 +140,42 @@ def _with_tokens(
     return make_model(model.config, weights, new)
 
 
-def _check_words(vocabulary: Vocabulary, lines: Sequence[bytes], path: str | Path) -> None:
+def _check_words(vocabulary: Vocabulary, words: Counter[bytes], path: Path) -> None:
     """Logs the share of words that are unknown in both languages. Raises an error for most."""
     # Words are encoded one by one, because unknown words next to each other are one token.
-    words = Counter(word for line in lines for word in line.split())
-    sides = vocabulary.encode_source([*words]), vocabulary.encode_target([*words])
-    is_unknown = [
-        all(vocabulary.unknown_id in ids for ids in both) for both in zip(*sides, strict=True)
-    ]
-    share = sum(compress(words.values(), is_unknown)) / words.total()
+    unknown = sum(
+        count
+        for word, count in words.items()
+        if all(vocabulary.unknown_id in ids for ids in _encode(vocabulary, word))
+    )
+    share = unknown / words.total()
     report = f"{100 * share:.1f} % of the words of {path} are unknown to the model."
     require(share <= _MAX_UNKNOWN, f"{report} Tokenize the text like the model's training text.")
     log.info(report)
 
 
-def _report_new_tokens(rows: Sequence[Sequence[int]]) -> None:
-    """Logs how often lines need tokens that other lines do not need."""
-    held = rows[_HELD_OUT - 1 :: _HELD_OUT]
-    others = _union(row for i, row in enumerate(rows, 1) if i % _HELD_OUT)
-    if held:
+def _report(old: Vocabulary, new: Vocabulary, known: Sequence[set[int]], path: Path) -> None:
+    """Logs how many segmentations of a text change, and how often `known` ids do not suffice."""
+    changed = unseen = number = 0
+    pieces = [*old.pieces(), *new.pieces()]
+    for number, line in enumerate(read_lines(path), start=1):
+        rows = [*_encode(old, line), *_encode(new, line)]
+        texts = [[side[i] for i in row] for side, row in zip(pieces, rows, strict=True)]
+        changed += sum(texts[side] != texts[side + 2] for side in (0, 1))
+        if number % _HELD_OUT == 0:
+            unseen += not all(ids.issuperset(row) for ids, row in zip(known, rows, strict=False))
+    log.info("%d of %s segmentations of the text change.", changed, f"{2 * number:,}")
+    if number >= _HELD_OUT:
         log.info(
             "Of every tenth line, %.1f %% need a token that the other lines do not need: expect "
             "this in new text.",
-            100 * sum(not others.issuperset(row) for row in held) / len(held),
+            100 * unseen / (number // _HELD_OUT),
         )
 
 
-def _union(rows: Iterable[Iterable[int]]) -> set[int]:
-    return {i for row in rows for i in row}
-
-
-def _texts(vocabulary: Vocabulary, lines: Sequence[bytes]) -> list[list[str]]:
-    """Returns the pieces of each line in the source, and then in the target."""
-    rows = (vocabulary.encode_source(lines), vocabulary.encode_target(lines))
-    sides = zip(vocabulary.pieces(), rows, strict=True)
-    return [[pieces[i] for i in row] for pieces, side in sides for row in side]
+def _encode(vocabulary: Vocabulary, text: bytes) -> tuple[list[int], list[int]]:
+    """Returns the ids of a text in the source and in the target."""
+    return vocabulary.encode_source([text])[0], vocabulary.encode_target([text])[0]
 
 
 def _needed_ids(proto: ModelProto, used: Set[int]) -> set[int]:

@@ -15,26 +15,23 @@ decoding.length_penalty. The same command resumes after a kill. --ray uses all m
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from absl import flags
 
-from keras_transformer.cli import app, config_flags
+from keras_transformer.cli import config_flags
 from keras_transformer.data.options import PrepareOptions
+from keras_transformer.extensions.corpora.translate_corpus import translate
 
 FLAGS = flags.FLAGS
 _RULES = {
     "max_bytes": "maximum bytes of a sentence",
-    "max_length_ratio": "maximum ratio of the lengths of both sides",
+    "max_length_ratio": "maximum ratio of the lengths of both sides; 0 for no limit",
 }
 
 
 def define_flags() -> None:
     """Defines the flags of the command."""
     flags.DEFINE_string("model_dir", None, "a SavedModel or a LiteRT model", required=True)
-    flags.DEFINE_multi_string(
-        "input", None, "text in the target language; repeatable", required=True
-    )
+    config_flags.define_path_flags("input", required=True, repeatable=True)
     config_flags.define_path_flags("output_dir", required=True)
     config_flags.define_option_flags("workers", "source_language", "target_language", "source_tag")
     config_flags.define_cluster_flags()
@@ -45,27 +42,12 @@ def define_flags() -> None:
 
 def main() -> None:
     """Runs `translate_corpus` with the flags and rules for pairs."""
-    app.load_engine(FLAGS.model_dir)
-    from keras_transformer.extensions.corpora import monolingual  # slow to import
-
-    cleaning = PrepareOptions(
-        **config_flags.values_of(["source_tag", *_RULES]),
-        check_languages=FLAGS.check_languages and tuple(FLAGS.check_languages),
-        drop_identical=True,
-        drop_repetitive=True,
-    )
-    output_dir = Path(FLAGS.output_dir)
-    report = monolingual.translate_corpus(
-        FLAGS.model_dir,
-        FLAGS.input,
-        output_dir,
-        config_flags.workers() or 1,
-        config_flags.languages(),
-        monolingual.PairRules(cleaning, FLAGS.min_score),
-    )
+    given = config_flags.values_of_rules(["source_tag", "check_languages", *_RULES])
+    cleaning = PrepareOptions(**given, drop_identical=True, drop_repetitive=True)
+    report = translate(cleaning, FLAGS.min_score)
     found = report["cleaning"]
     dropped = ", ".join(f"{number:,} {reason}" for reason, number in found["dropped"].items())
     print(
-        f"{output_dir} has {found['kept']:,} pairs of {report['lines']:,} lines (dropped: "
+        f"{FLAGS.output_dir} has {found['kept']:,} pairs of {report['lines']:,} lines (dropped: "
         f"{dropped or 'none'})"
     )

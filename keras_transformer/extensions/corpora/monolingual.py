@@ -74,15 +74,13 @@ def translate_corpus(
     for block in _blocks(paths):
         lines += len(_decoded(block))  # refuses invalid text before anything is translated
     inputs: dict[str, Any] = {"sha256": block.sha256, "model": model_fingerprint(model_dir)}
-    if any(languages):
-        inputs["languages"] = [*languages]
-    if pairs:
-        inputs["pairs"] = [dataclasses.asdict(pairs.cleaning), pairs.min_score]
-        inputs = json.loads(json.dumps(inputs))  # as in the report
+    inputs["languages"] = [*languages] if any(languages) else None
+    inputs["pairs"] = pairs and [dataclasses.asdict(pairs.cleaning), pairs.min_score]
+    inputs = json.loads(json.dumps(inputs))  # as in the report
     if output_dir.exists():
         with contextlib.suppress(OSError, ValueError):
             report = dict(json.loads((output_dir / "report.json").read_bytes()))
-            if inputs.items() <= report.items():
+            if all(report.get(name) == value for name, value in inputs.items()):
                 return report  # the same call has finished before
         raise InputError(f"{output_dir} exists. Choose a new directory.")
     fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()

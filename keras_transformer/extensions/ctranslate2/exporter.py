@@ -86,10 +86,8 @@ class CTranslate2Exporter(Exporter):
         fixed = {"attention_window": None, "decoder_self_attention": "attention"}
         for name, supported in {**fixed, "value_dim": config.key_dim}.items():
             value = getattr(config, name)
-            if value != supported:
-                raise InputError(
-                    f"model.{name} is {value}, but CTranslate2 supports only {supported} here."
-                )
+            message = f"model.{name} is {value}, but CTranslate2 supports only {supported} here."
+            require(value == supported, message)
         require(
             options.shortlist is None or translator.tokenizer.vocabulary.languages is None,
             "Translations of this model begin with a language, which CTranslate2 confuses with "
@@ -130,9 +128,8 @@ def save_model(translator: TranslationModule, weights: str, path: Path) -> None:
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     spec.config.unk_token = target[vocabulary.unknown_id]
-    spec.config.bos_token = target[vocabulary.start_id]
     spec.config.eos_token = target[vocabulary.end_id]
-    spec.config.decoder_start_token = target[vocabulary.start_id]
+    spec.config.bos_token = spec.config.decoder_start_token = target[vocabulary.start_id]
     assert isinstance(translator.transformer, Transformer)
     spec.config.add_source_eos = not translator.transformer.config.other_toolkits.mask_source_end
     spec.validate()

@@ -159,11 +159,7 @@ class HuggingFaceExporter(Exporter):
         return result._replace(largest_difference=max(differences))
 
     def describe(
-        self,
-        translator: TranslationModule,
-        folder: Path,
-        sentences: Sequence[str],
-        options: ExportOptions,
+        self, translator: TranslationModule, folder: Path, options: ExportOptions
     ) -> VersionFacts:
         warnings = [] if _has_transformers() else [_NOT_INSTALLED]
         decoding = translator.config

@@ -267,11 +267,7 @@ class LiteRTExporter(Exporter):
         return ComparedEngine(folder / FILE)
 
     def describe(
-        self,
-        translator: TranslationModule,
-        folder: Path,
-        sentences: Sequence[str],
-        options: ExportOptions,
+        self, translator: TranslationModule, folder: Path, options: ExportOptions
     ) -> VersionFacts:
         from keras_transformer.extensions.litert import passes
 

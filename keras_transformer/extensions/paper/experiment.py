@@ -92,7 +92,7 @@ class Experiment:
     ) -> None:
         if max_minutes is not None and not max_minutes > 0:
             raise InputError(f"max_minutes is {max_minutes}, but it must be more than 0.")
-        self._end = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+        self._end = None if max_minutes is None else time.time() + 60 * max_minutes
         self.work_dir, self.facts, self._in_processes = work_dir, dict(facts or {}), in_processes
         self._identity = json.loads(json.dumps(identity))
         path = work_dir / IDENTITY
@@ -141,9 +141,7 @@ class Experiment:
             if found.get("finished"):
                 return found
             metadata = run_metadata() if self._in_processes else self._metadata
-            # A row that has started makes progress, even if time is over.
-            left = None if self._end is None else max(1e-9, (self._end - time.monotonic()) / 60)
-            arguments = (directory, left, *row.arguments)
+            arguments = (directory, _minutes_until(self._end), *row.arguments)
             try:
                 if self._in_processes:
                     found = call_in_process(row.function, *arguments)
@@ -170,12 +168,12 @@ class Experiment:
                 stack.enter_context(exclusive_lock(self.work_dir / row.name))
             records = self.records()
             todo = [row for row in rows if not records.get(row.name, {}).get("finished")]
-            left = None if self._end is None else max(1e-9, (self._end - time.monotonic()) / 60)
             directory = self.work_dir.absolute()
-            tasks = ((row.name, row, directory / row.name, left) for row in todo)
+            tasks = ((row.name, row, directory / row.name, self._end) for row in todo)
             found = run_tasks(_run_row, tasks, runner, directory, uses_all_cores=True)
             for row, results in zip(todo, found, strict=True):
-                yield self._write(row, {**self.facts, **results})
+                command = self._metadata["command"]
+                yield self._write(row, {**results, "command": command, **self.facts})
 
     def run_all(
         self,
@@ -199,7 +197,7 @@ class Experiment:
         for number, row in enumerate(rows, 1):
             record = self.records().get(row.name, {})
             if not record.get("finished"):
-                if has_run and self._end is not None and time.monotonic() >= self._end:
+                if has_run and self._end is not None and time.time() >= self._end:
                     break
                 if len(rows) > 1:
                     title = f" ({row.title})" if row.title else ""
@@ -214,9 +212,18 @@ class Experiment:
         return records
 
 
-def _run_row(name: str, row: Row, directory: Path, left: float | None) -> Record:
-    """Runs a row on another machine, and returns its results with the metadata of this machine."""
-    return {**run_metadata(), **row.function(directory, left, *row.arguments)}
+def _minutes_until(end: float | None) -> float | None:
+    """Returns the minutes that a row has. One that has started makes progress even after them."""
+    return None if end is None else max(1e-9, (end - time.time()) / 60)
+
+
+def _run_row(name: str, row: Row, directory: Path, end: float | None) -> Record:
+    """Runs a row in a new process of another machine, and returns its results and metadata."""
+    arguments = (directory, _minutes_until(end), *row.arguments)
+    try:
+        return {**run_metadata(), **call_in_process(row.function, *arguments)}
+    except InputError as error:
+        raise type(error)(f"{name}: {error}") from error
 
 
 @contextlib.contextmanager

@@ -46,9 +46,7 @@ def connect(address: str, shows_output: bool = False) -> TaskRunner:
     host, _, port = address.rpartition(":")
     is_valid = address == "auto" or (host != "" and port.isdecimal())
     require(is_valid, f"--ray={address}: give auto or HOST:PORT, as ray start --head prints it.")
-    if not (
-        ray.is_initialized() or shows_output
-    ):  # otherwise this is a program of Ray, with its own streams
+    if not (shows_output or ray.is_initialized()):  # a program that uses Ray has its own streams
         # Ray writes the errors of nodes, which are exceptions here, to standard output.
         ray._private.worker.print_to_stdstream = lambda *_, **__: None
     try:
@@ -121,12 +119,16 @@ def _run(
                 running[submit(number, task.arguments)] = task
             if not waiting:
                 return
+            if most == QUEUED:
+                log.info("No machine of the cluster can run a task now. Waiting for one.")
             [reference], _ = ray.wait([*running])
             task = running.pop(reference)
             try:
                 task.result.append(ray.get(reference))
+                task.arguments = None  # its memory is free, even if the result has to wait
             except losses as error:
-                task.losses += 1
+                # A node that was taken away says nothing about the task.
+                task.losses += not isinstance(error, exceptions.NodeDiedError)
                 if task.losses == _MAX_LOSSES:
                     starts = started / str(task.number)  # it is missing if none came so far
                     nodes = starts.read_text().split("\n") if starts.exists() else ["unknown", ""]
@@ -137,14 +139,7 @@ def _run(
                     ) from error
                 running[submit(task.number, task.arguments)] = task
             except exceptions.RayTaskError as error:
-                if isinstance(error.cause, InputError):
-                    raise error.cause from None
-                if missing := _MISSING_MODULE.search(str(error)):
-                    raise StoppedError(
-                        f"Node {missing[1]} lacks the module {missing[2]}. Install the same "
-                        "version of keras-transformer-mt, with the same extras, on all nodes."
-                    ) from error
-                raise
+                raise cause(error) from None
             while waiting and waiting[0].result:
                 yield waiting.popleft().result[0]
     finally:
@@ -174,6 +169,19 @@ def _run_task(
     arguments: tuple[Any, ...],
 ) -> Result:
     """Runs a task on a node. Errors name the node."""
+    node = check_node(version, started)
+    try:
+        with (started / str(number)).open("a") as file:
+            file.write(f"{node}\n")
+        return function(*arguments)
+    except OSError as error:
+        raise StoppedError(f"Node {node}: {error}. Then the same command resumes.") from error
+    except InputError as error:  # it may be a fault of this node, so finished blocks stay
+        raise StoppedError(f"Node {node}: {error}") from error
+
+
+def check_node(version: str, directory: Path) -> str:
+    """Returns the name of this node. Raises an error if the version or the files are others."""
     import ray
 
     node = f"{platform.node()} ({ray.util.get_node_ip_address()})"
@@ -182,16 +190,21 @@ def _run_task(
             f"Node {node} has version {__version__} of keras-transformer-mt, but this command "
             f"version {version}. Install the same version on all nodes."
         )
-    if not started.is_dir():
+    if not directory.is_dir():
         raise StoppedError(
-            f"Node {node} does not see {started.parent}. Write to a directory that all nodes "
-            "share, and that has the same path on each of them."
+            f"Node {node} does not see {directory}. Use a directory that all nodes share, and that "
+            "has the same path on each of them."
         )
-    try:
-        with (started / str(number)).open("a") as file:
-            file.write(f"{node}\n")
-        return function(*arguments)
-    except OSError as error:
-        raise StoppedError(f"Node {node}: {error}. Then the same command resumes.") from error
-    except InputError as error:
-        raise type(error)(f"Node {node}: {error}") from error
+    return node
+
+
+def cause(error: Any) -> BaseException:
+    """Returns what a `RayTaskError` means to a user, or the error itself if it is a defect."""
+    if isinstance(error.cause, InputError):
+        return error.cause
+    if missing := _MISSING_MODULE.search(str(error)):
+        return StoppedError(
+            f"Node {missing[1]} lacks the module {missing[2]}. Install the same version of "
+            "keras-transformer-mt, with the same extras, on all nodes."
+        )
+    return error

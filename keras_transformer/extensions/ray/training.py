@@ -15,13 +15,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_transformer import __version__
 from keras_transformer.errors import StoppedError
+from keras_transformer.extensions.ray import cause, check_node
 
 log = logging.getLogger(__name__)
 
 WORKER_LOST = 75  # the exit code of `train` after another worker was lost
 _INTERRUPTED = 130
 _MAX_LOSSES = 3  # without a new checkpoint in between
+_POLL_SECONDS = 0.5
 _SECONDS = 30  # in which Ray finds out that a node has died
 
 
@@ -52,6 +55,8 @@ def _train_once(flags: Sequence[str]) -> int:
 
     kind = "GPU" if "GPU" in ray.cluster_resources() else "CPU"
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get(kind)]
+    if not nodes:
+        raise StoppedError("The cluster has no machine that can train now. Start one.")
     port = random.randrange(20_000, 30_000)
     workers = [f"{node['NodeManagerAddress']}:{port + i}" for i, node in enumerate(nodes)]
     log.info("Training on %d nodes: %s", len(nodes), ", ".join(workers))
@@ -63,7 +68,7 @@ def _train_once(flags: Sequence[str]) -> int:
         worker = ray.remote(_run_worker).options(
             num_cpus=cpus, num_gpus=gpus, max_retries=0, scheduling_strategy=here
         )
-        running.append(worker.remote(workers, index, [*flags], os.getcwd()))
+        running.append(worker.remote(__version__, workers, index, [*flags], Path.cwd()))
     codes = set()
     try:
         while running:
@@ -73,7 +78,8 @@ def _train_once(flags: Sequence[str]) -> int:
                 for reference in running:
                     ray.cancel(reference)
     except KeyboardInterrupt:
-        ray.cancel(running[0])  # after a signal of one, all workers save a checkpoint and stop
+        for reference in running[:1]:  # after a signal of one, all save a checkpoint and stop
+            ray.cancel(reference)
         ray.wait(running, num_returns=len(running))
         raise
     errors = codes - {0, _INTERRUPTED, WORKER_LOST}
@@ -86,15 +92,18 @@ def _exit_code(reference: Any) -> int:
 
     try:
         code: int = ray.get(reference)
-    except ray.exceptions.RayTaskError:  # a defect
-        raise
+    except ray.exceptions.RayTaskError as error:
+        raise cause(error) from None
     except ray.exceptions.RayError:
         return WORKER_LOST
     return code if code >= 0 else WORKER_LOST
 
 
-def _run_worker(workers: list[str], index: int, flags: list[str], folder: str) -> int:
+def _run_worker(
+    version: str, workers: list[str], index: int, flags: list[str], folder: Path
+) -> int:
     """Runs a worker of the training on this node until it ends, and returns its exit code."""
+    check_node(version, folder)
     config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
     set_option = ctypes.CDLL(None).prctl
     process = subprocess.Popen(
@@ -104,7 +113,9 @@ def _run_worker(workers: list[str], index: int, flags: list[str], folder: str) -
         preexec_fn=lambda: set_option(1, signal.SIGKILL),  # it ends with this process
     )
     try:
-        return process.wait()
+        while process.poll() is None:
+            time.sleep(_POLL_SECONDS)  # Ray can interrupt this, but not a call that waits
+        return process.returncode
     except KeyboardInterrupt:
         process.terminate()
         return process.wait()

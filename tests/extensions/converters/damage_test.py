@@ -61,10 +61,12 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
         ("postprocess: dan", "postprocess: dhn", ["postprocess", "hn"]),
         ("dec-depth: 2", "dec-depth: 3", ["decoder_l3_self_Wq"]),
         ("dec-depth: 2", "dec-depth: 1", ["decoder_l2_context_Wk"]),
-        ("dec-depth: 2", "dec-depth: two", ["two"]),
-        ("dec-depth: 2", "dec-depth: 1000000000", ["1,000,000,001 layers"]),
+        ("dec-depth: 2", "dec-depth: two", ["post_norm.npz", "dec-depth", "two"]),
+        ("dec-depth: 2", "dec-depth: 1000000", ["1,000,001 layers"]),
+        ("dim-emb: 16", "dim-emb: 0", ["post_norm.npz", "dim-emb", 0]),
+        ("dim-emb: 16", "dim-emb: 99999999999", ["post_norm.npz", "dim-emb", 99999999999]),
         ("tied-embeddings: false", "tied-embeddings: 'on'", ["tied-embeddings", "on"]),
-        ("dim-ffn: 24", "dim-ffn: 900000000", ["weights", "values"]),
+        ("dim-ffn: 24", "dim-ffn: 900000", ["weights", "values"]),
         ({QUERY: np.ones([16, 16], np.int8)}, [QUERY, "int8"]),
     ],
     "marian/decoder.yml": [
@@ -76,7 +78,8 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
         ("", ALIASES, ["decoder.yml", "references"]),
         ("", "a: " + "[" * 100_000, ["decoder.yml", "levels"]),
         ("", "a: 1" + ":1" * 1_000_000, ["decoder.yml", "value", "long"]),
-        ("", "beam-size: 0", ["beam_size", 0]),
+        ("", "beam-size: 0", ["decoder.yml", "beam-size", 0]),
+        ("", 'vocabs: ["\\e[31m.yml", b]', ["decoder.yml", "?[31m.yml", "not exist"]),
         ("", "models: [/training/gone.npz]", ["decoder.yml", "gone.npz", "not exist"]),
         ("", "vocabs: [vocab.yml]", ["decoder.yml", 1, "vocabularies"]),
         ("", "models: [post_norm.npz, post_norm.npz]", ["post_norm.npz", "ensemble"]),
@@ -90,10 +93,9 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
         ({"pad_token_id": 3}, ["<pad>", 46, 3]),
         ({"quantization_config": {"bits": 8}}, ["quantization_config"]),
         ({"positions": "learned"}, ["positions", "learned"]),
-        ({"encoder_layers": 1e9}, ["1,000,000,002 layers"]),
-        ({"encoder_layers": 32.5}, ["num_encoder_layers", 32.5]),
-        ({"encoder_layers": True}, ["num_encoder_layers", "True"]),
-        ({"d_model": 10**9}, ["weights", "values"]),
+        ({"encoder_layers": 1e6}, ["1,000,002 layers"]),
+        ({"encoder_layers": 32.5}, ["config.json", "encoder_layers", 32.5]),
+        ({"d_model": 2**20}, ["weights", "values"]),
         ({"scale_embedding": "no"}, ["scale_embedding", "no"]),
         ({"tie_word_embeddings": 2}, ["tie_word_embeddings", 2]),
         ({"activation_function": "\ud800"}, ["config.json", "surrogates"]),
@@ -116,7 +118,6 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
         ({"watermarking_config": {"bias": 2.0}}, ["watermarking_config"]),
         ({"do_sample": "no"}, ["do_sample", "no"]),
         ({"max_length": 60.5}, ["max_length", 60.5]),
-        ({"max_length": True}, ["max_length", "True"]),
     ],
     "huggingface/vocab.json": [
         ("", '{"</s>": -1}', ["vocab.json"]),
@@ -132,6 +133,7 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
     "opennmt_tf/data.yml": [
         ("source_vocabulary", "other", ["source_vocabulary", "as config"]),
         ("source.vocab", "target.vocab", [60, 46]),
+        ("source.vocab", "x" * 300, ["vocabulary", "too long"]),
         ("params", "  source_sequence_controls: {start: true}\nparams", ["start token"]),
         ("params", "  source_sequence_controls: {end: 2}\nparams", ["end", 2]),
         ("", MERGED, ["data.yml", "references"]),
@@ -144,9 +146,7 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
     "opennmt_tf/source.vocab": [("<s>", "<sos>", ["source.vocab", "<s>"])],
     "tensor2tensor/hparams.json": [
         ({"pos": "emb"}, ["hparams.json", "pos", "emb"]),
-        ({"num_encoder_layers": 10**9}, ["1,000,000,001 layers"]),
         ({"hidden_size": 16.5}, ["hidden_size", 16.5]),
-        ({"attention_key_channels": 16.5}, ["attention_key_channels", 16.5]),
         ({"shared_embedding_and_softmax_weights": "no"}, ["shared_embedding_and_softmax_weights"]),
         ({"layer_postprocess_sequence": "dan"}, ["layer_postprocess_sequence", "dan"]),
     ],
@@ -187,14 +187,11 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
         ({"quantization_config": {"bits": 8}}, ["config.json", "quantization_config"]),
         ({"eos_token_id": 5}, ["vocab.json", "</s>", "eos_token_id", 5]),
         ({"encoder_layers": 2}, ["model.encoder.layers.1.self_attn.q_proj.weight"]),
-        ({"encoder_layers": 1e9}, ["1,000,000,002 layers"]),
         ({"max_position_embeddings": 0}, ["max_positions", 0]),
-        ({"d_model": 10**9}, ["weights", "values"]),
         ('"d_model"', '"size"', ["config.json", "d_model"]),
     ],
     "m2m_100/generation_config.json": [
         ({"decoder_start_token_id": 4}, ["generation_config.json", "decoder_start_token_id", 4]),
-        ({"num_beam_groups": 3}, ["generation_config.json", "num_beam_groups"]),
     ],
     "m2m_100/vocab.json": [
         ({"more": 300}, ["vocab.json", 349, 356, "rows"]),
@@ -279,10 +276,8 @@ def test_damaged_files_are_refused_or_harmless(
     facts = {"post_norm.npz": "npz", "joint.subwords": "subwords", "ckpt-1.index": "checkpoint"}
     refuses(toolkits.convert, (tmp_path, source_format), facts.get(name, name.split(".")[0]))
     file.write_bytes(content[: len(content) // 2])
-    with pytest.raises(InputError) as caught:
-        toolkits.convert(tmp_path, source_format)
     facts = {"vocab.yml": "vocabulary", "joint.subwords": "vocabulary"}
-    assert facts.get(name, name.partition(".")[0]) in str(caught.value)
+    refuses(toolkits.convert, (tmp_path, source_format), facts.get(name, name.split(".")[0]))
     file.write_bytes(2 * content)
     with contextlib.suppress(InputError):
         found = toolkits.convert(tmp_path, source_format).weights

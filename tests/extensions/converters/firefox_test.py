@@ -133,10 +133,11 @@ def test_a_download_becomes_a_litert_model_and_a_server(
 # Files.
 
 
-def test_matrices_of_marian_are_those_of_its_float_model() -> None:
-    """`pymarian convert` has written the file. It leaves embeddings in float32."""
-    expected = np.load(FIXTURES / "marian/ssru.npz")
-    found = read_binary_model(FIXTURES / "marian/ssru.bin")
+@pytest.mark.parametrize(("name", "count"), [("ssru", 22), ("output", 1)])
+def test_matrices_of_marian_are_those_of_its_float_model(name: str, count: int) -> None:
+    """`pymarian convert` has written the files. It leaves embeddings in float32."""
+    expected = np.load(FIXTURES / f"marian/{name}.npz")
+    found = read_binary_model(FIXTURES / f"marian/{name}.bin")
     assert {*found} == {*expected.files}
     rounded = 0
     for name, array in found.items():
@@ -146,7 +147,7 @@ def test_matrices_of_marian_are_those_of_its_float_model() -> None:
             rounded += not np.array_equal(array, expected[name])
         elif name != "special:model.yml":
             np.testing.assert_array_equal(array, expected[name])
-    assert rounded == 22
+    assert rounded == count
 
 
 def test_vocabularies_of_source_and_target(model: ConvertedModel, folder: Path) -> None:

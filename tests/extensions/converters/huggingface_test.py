@@ -3,14 +3,12 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.errors import InputError
 from keras_transformer.extensions.converters import make_options, read_model
 from keras_transformer.extensions.huggingface.directory import write_directory
 from keras_transformer.inference.translation_module import TranslationModule
@@ -23,7 +21,7 @@ from tests.extensions.converters.toolkits import (
     copy_of,
     write_torch_file,
 )
-from tests.messages import mentions, tells
+from tests.messages import tells
 
 pytest.importorskip("safetensors")
 import safetensors.numpy
@@ -91,11 +89,9 @@ def test_beams_are_those_of_transformers(
 def test_positions_are_an_option() -> None:
     by_default = read_model(FIXTURE, "huggingface").config.model
     assert by_default.other_toolkits.sinusoid_frequencies == "tensor2tensor"  # of Marian
-    options: dict[str, Any] = {"source_format": "huggingface", "positions": "paper"}
-    with pytest.raises(InputError, match=mentions("positions", "paper", "huggingface")):
-        kt.convert(FIXTURE, **options)
-    with pytest.raises(InputError, match=mentions("position", "positions")):
-        kt.convert(FIXTURE, source_format="huggingface", position="marian")
+    given = {"path": FIXTURE, "source_format": "huggingface"}
+    refuses(kt.convert, {**given, "positions": "paper"}, "positions", "paper", "huggingface")
+    refuses(kt.convert, {**given, "position": "marian"}, "position", "positions")
 
 
 def test_both_forms_of_a_model_have_the_same_weights() -> None:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.errors import InputError
-from keras_transformer.extensions.converters import convert, read_model, trimming
+from keras_transformer.extensions.converters import convert, make_options, read_model, trimming
 from keras_transformer.extensions.converters.source import ConvertedModel, make_model
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.text.model_proto import UNIGRAM, ModelProto
@@ -17,9 +16,10 @@ from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 from tests.builders import PHRASES, refuses, tiny_config
 from tests.export.model_variants import with_languages
 from tests.extensions.converters.toolkits import FIXTURES
-from tests.messages import mentions, tells
+from tests.messages import tells
 
 MARIAN = FIXTURES / "marian"
+MODEL = MARIAN / "post_norm.npz"
 TEXT = ["a dog runs", "ein Hund rennt", "a green boy", "the red ball ☃", "</s> der Ball"]
 
 
@@ -52,7 +52,7 @@ def language_model(tying: str = "all") -> ConvertedModel:
 
 
 MODELS = {
-    "one unigram model": lambda: read_model(MARIAN / "post_norm.npz", "marian"),
+    "one unigram model": lambda: read_model(MODEL, "marian"),
     "unigram, separate matrices": lambda: read_model(MARIAN / "untied.npz", "marian"),
     "one BPE model": lambda: bpe_model(joint=True),
     "two BPE models": lambda: bpe_model(joint=False),
@@ -106,19 +106,20 @@ def test_the_report_tells_how_often_new_text_needs_other_tokens(
     file = tmp_path / "text"
     file.write_text("a dog\n" * 18 + "a dog\nzwei Kinder spielen\n", "utf-8")
     with caplog.at_level(logging.INFO):
-        convert(str(MARIAN / "post_norm.npz"), "marian", keep_text=str(file))
+        convert(str(MODEL), "marian", keep_text=str(file))
     assert "every tenth line, 50.0 %" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("text", "fact"), [("", "is empty"), (" \n", "empty lines"), (None, "is missing")]
-)
-def test_a_text_that_cannot_be_used_is_refused(text: str | None, fact: str, tmp_path: Path) -> None:
+def test_a_text_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    def check(path: str, *facts: str) -> None:
+        refuses(read_model, (MODEL, "marian", make_options(keep_text=path)), *facts)
+
     file = tmp_path / "text"
-    if text is not None:
+    check("", "keep_text", "empty")
+    check(str(file), "text", "missing")
+    for text, fact in (("", "is empty"), (" \n", "empty lines")):
         file.write_text(text)
-    with pytest.raises(InputError, match=mentions("text", fact)):
-        trimming.keep_text(bpe_model(joint=True), file)
+        check(str(file), "text", fact)
 
 
 def test_a_text_that_is_not_tokenized_is_refused(

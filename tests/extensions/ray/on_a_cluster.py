@@ -13,11 +13,13 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import ray
 from ray.cluster_utils import Cluster
 
 from keras_transformer import __version__, plugins
+from keras_transformer.cli import score
 from keras_transformer.data import blocks
 from keras_transformer.data import prepare as preparation
 from keras_transformer.data.workers import run_tasks
@@ -26,7 +28,7 @@ from keras_transformer.extensions import ray as extension
 from keras_transformer.extensions.corpora import monolingual
 from keras_transformer.extensions.paper.experiment import Experiment, Row
 from keras_transformer.extensions.ray import training
-from tests.builders import PHRASES, tiny_data
+from tests.builders import PHRASES, tiny_data, tiny_run
 from tests.data.corpora import tree
 from tests.extensions.ray import tasks
 from tests.messages import mentions, tells
@@ -107,6 +109,19 @@ def test_pairs_are_those_of_one_machine(cluster, driver, tmp_path, monkeypatch):
     assert tree(tmp_path / "ray") == tree(tmp_path / "one")
 
 
+@pytest.mark.long
+def test_scores_are_those_of_one_machine(cluster, driver, tmp_path, monkeypatch):
+    monkeypatch.setattr(score, "_BLOCK_PAIRS", 2)
+    pairs = "".join(f"{line}\t{line}\n" for line in PHRASES)
+    flags = [f"--model_dir={tiny_run()}"]
+    one = driver.run(tmp_path, "score", flags, pairs)
+    ended = driver.run(tmp_path, "score", [*flags, f"--ray={cluster.address}"], pairs)
+    assert ended.code == one.code and ended.err.count("truncated") == one.err.count("truncated")
+    found, expected = (np.loadtxt(text.out.splitlines(), delimiter="\t") for text in (ended, one))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert len(found) == len(PHRASES) and not [*tmp_path.iterdir()]
+
+
 def test_results_come_in_the_order_of_the_tasks_and_from_several_processes(runner, tmp_path):
     numbers = zip(range(20), strict=True)
     found = list(run_tasks(tasks.wait_and_tell, numbers, runner, tmp_path, uses_all_cores=True))
@@ -137,7 +152,7 @@ def test_a_task_that_kills_three_workers_is_an_error_with_its_lines(runner, tmp_
 @pytest.mark.parametrize(
     ("error", "expected", "facts"),
     [
-        (InputError("line 7 is bad"), InputError, ["127.0.0.1", "line 7 is bad"]),
+        (InputError("line 7 is bad"), StoppedError, ["127.0.0.1", "line 7 is bad"]),
         (OSError(28, "No space left on device", "a"), StoppedError, ["127.0.0.1", "a", "No space"]),
         (ZeroDivisionError("a defect"), ZeroDivisionError, ["a defect"]),
     ],
@@ -199,19 +214,33 @@ def test_a_node_without_the_files_is_named(cluster, runner, driver, tmp_path, mo
         blind.wait()
 
 
-@pytest.mark.long
-def test_training_goes_on_after_a_worker_was_killed(cluster, driver, tmp_path, monkeypatch):
-    """The worker of the second node is killed after the first checkpoint."""
+@pytest.fixture
+def train(cluster, driver, tmp_path, monkeypatch):
+    """Trains a tiny model on the cluster. Calls a function after the first checkpoint."""
     monkeypatch.setattr(training, "_SECONDS", 1)
     shutil.copytree(tiny_data(), tmp_path / "data")
     sizes = "num_encoder_layers=1 num_decoder_layers=1 d_model=16 d_ff=16 num_heads=2".split()
-    flags = "--data_dir=data --run_dir=run --preset=tiny --max_steps=60 --batch_tokens=128"
-    flags += " --checkpoint_steps=10 --jit_compile=false --ray=" + cluster.address
-    killer = threading.Thread(target=kill_a_worker, args=(tmp_path / "run" / "checkpoints",))
-    killer.start()
+    flags = "--data_dir=data --run_dir=run --preset=tiny --batch_tokens=128 --jit_compile=false"
+    flags += f" --checkpoint_steps=10 --ray={cluster.address}"
     given = [*flags.split(), *(f"--set=model.{size}" for size in sizes)]
-    ended = driver.run(tmp_path, "train", given, "")
-    killer.join()
+
+    def run(max_steps, meanwhile):
+        def wait():
+            while not [*(tmp_path / "run" / "checkpoints").glob("step-*")]:
+                time.sleep(0.05)
+            meanwhile()
+
+        (thread := threading.Thread(target=wait)).start()
+        ended = driver.run(tmp_path, "train", [*given, f"--max_steps={max_steps}"], "")
+        thread.join()
+        return ended
+
+    return run
+
+
+@pytest.mark.long
+def test_training_goes_on_after_a_worker_was_killed(train, tmp_path):
+    ended = train(60, kill_a_worker)
     assert ended.code == 0, ended.err
     steps = [path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*")]
     assert max(steps) == "step-00000060"
@@ -220,10 +249,17 @@ def test_training_goes_on_after_a_worker_was_killed(cluster, driver, tmp_path, m
     assert logged == [*range(10, 61, 10)]
 
 
-def kill_a_worker(checkpoints):
-    """Kills the worker with the index 1 after the first checkpoint."""
-    while not [*checkpoints.glob("step-*")]:
-        time.sleep(0.05)
+@pytest.mark.long
+def test_ctrl_c_stops_training_with_a_checkpoint(train, tmp_path):
+    ended = train(10**6, lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert ended.code == 130, ended.err
+    newest = max((tmp_path / "run" / "checkpoints").glob("step-*"))
+    steps = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+    assert int(newest.name.removeprefix("step-")) >= steps
+
+
+def kill_a_worker():
+    """Kills the worker with the index 1."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             is_worker = b"keras_transformer\0train" in (process / "cmdline").read_bytes()

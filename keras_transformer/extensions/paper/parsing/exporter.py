@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +53,9 @@ class ParserExporter(SavedModelExporter):
         check_scores("parse_tokens", found["scores"], expected)
 
     def describe(
-        self,
-        translator: TranslationModule,
-        folder: Path,
-        sentences: Sequence[str],
-        options: ExportOptions,
+        self, translator: TranslationModule, folder: Path, options: ExportOptions
     ) -> VersionFacts:
-        facts = super().describe(translator, folder, sentences, options)
+        facts = super().describe(translator, folder, options)
         return facts._replace(**_TASK)
 
 
