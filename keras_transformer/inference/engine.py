@@ -57,6 +57,7 @@ class Engine:
         glossary: a `documents.glossary.Glossary` of terms in the translations, or None.
         casing: "auto" to translate texts in capitals like others, and write them in capitals again;
             None if only documents and lines with terms are; "keep" for none.
+        splits_texts: whether documents are split into sentences.
         max_batch_lines: the most lines of a call; None for the default of the device.
         threads: number of calls at the same time; None: as TensorFlow is configured.
         translate_verbose: a function from `text` and `prefix`, string `(batch,)`, to the outputs
@@ -77,6 +78,7 @@ class Engine:
     target_language: str | None = None
     glossary: Any = None
     casing: str | None = None
+    splits_texts = True
     max_batch_lines: int | None = None
     threads: int | None = None
     translate_verbose: BatchFunction | None = None

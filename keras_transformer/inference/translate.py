@@ -60,8 +60,7 @@ def translate_lines(
     else:
         rows = _rows(model, others, [""] * len(others))
     found = (translations_of(r["translations"], r["scores"]) or [NO_TRANSLATION] for r in rows)
-    numbers = range(len(lines))
-    return [[Translation(split[i], 0.0)] if i in split else next(found) for i in numbers]
+    return [[Translation(split[i], 0.0)] if i in split else next(found) for i in range(len(lines))]
 
 
 def split_texts(

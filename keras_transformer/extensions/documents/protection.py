@@ -154,7 +154,11 @@ def translate_tokens(
     pieces = [
         (index, piece)
         for index, (text, _) in enumerate(masked)
-        for piece in sentences.segment(text, model.source_language)
+        for piece in (
+            sentences.segment(text, model.source_language)
+            if model.splits_texts
+            else [text.rstrip()]
+        )
     ]
     parts, remarks = sentences.split_to_fit(model, tag, pieces, lines)
     sources = [_sentence(part, masked[index][1]) for index, part in parts]

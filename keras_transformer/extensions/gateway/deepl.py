@@ -6,6 +6,7 @@ import asyncio
 import csv
 import datetime
 import io
+import re
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -15,14 +16,7 @@ from starlette.responses import Response
 
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.documents.glossary import Glossary
-from keras_transformer.extensions.gateway.server import (
-    FIELDS,
-    Fields,
-    Gateway,
-    Protocol,
-    answer,
-    without_surrogates,
-)
+from keras_transformer.extensions.gateway.server import Fields, Gateway, Protocol, answer, text_of
 from keras_transformer.extensions.gateway.translation import language_name, pivots_of
 from keras_transformer.extensions.serving.tensors import RequestError
 
@@ -33,15 +27,14 @@ _UNLIMITED = 10**12  # characters, as in DeepL's accounts without a limit
 
 
 async def _translate(gateway: Gateway, request: Request, fields: Fields) -> Response:
-    asked = DEEPL.text_request(gateway, fields)
-    # With tags, DeepL splits texts only at stops.
-    default = "1" if asked.format == "text" else "nonewlines"
-    sentences = str(fields.get(FIELDS["sentences"][0], default)).lower()
-    formality = str(DEEPL.value(fields, "formality", "")).lower().removeprefix("prefer_")
+    names = re.findall(r"[\w:.-]+", str(fields.get("ignore_tags", "")).lower())
+    asked = DEEPL.text_request(gateway, request, fields, ignored=names)
+    sentences = str(fields.get("split_sentences", "1")).lower()
     if sentences not in ("0", "1", "nonewlines"):
         raise RequestError(400, "Value for 'split_sentences' not supported.")
+    formality = str(fields.get("formality", "")).lower()
     terms: Mapping[str, str] = {}
-    if number := DEEPL.value(fields, "glossary"):
+    if number := fields.get("glossary_id"):
         facts, terms = _find(gateway, request, str(number))
         if (facts["source_lang"], facts["target_lang"]) != (asked.source, asked.target):
             raise RequestError(400, "The languages of the glossary and the request differ.")
@@ -83,15 +76,14 @@ async def _glossary_pairs(gateway: Gateway, request: Request, fields: Fields) ->
 
 async def _create(gateway: Gateway, request: Request, fields: Fields) -> Response:
     for name in ("name", "source_lang", "target_lang", "entries"):
-        if not fields.get(name):
-            raise RequestError(400, DEEPL.missing.format(name))
+        DEEPL.required(fields, name)
     source = DEEPL.language(gateway, fields["source_lang"], 0)
     target = DEEPL.language(gateway, fields["target_lang"], 1)
     count = sum(key == request.state.key for key, _ in gateway.glossaries)
     size = len(str(fields["entries"])) + len(str(fields["name"]))
     if count >= _MAX_GLOSSARIES or size > gateway.settings.max_characters:
         raise RequestError(413, "The glossary is too large, or there are too many.")
-    name, entries = map(without_surrogates, (fields["name"], fields["entries"]))
+    name, entries = map(text_of, (fields["name"], fields["entries"]))
     terms = await asyncio.to_thread(_terms, entries, str(fields.get("entries_format", "tsv")))
     number = str(uuid.uuid4())
     facts = {
@@ -148,13 +140,12 @@ async def _entries(gateway: Gateway, request: Request, fields: Fields) -> Respon
     return Response(text, media_type="text/tab-separated-values")
 
 
-def _key(headers: Mapping[str, str]) -> str | None:
-    kind, _, key = headers.get("authorization", "").partition(" ")
+def _key(request: Request) -> str | None:
+    kind, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip() if kind.lower() == "deepl-auth-key" else None
 
 
 DEEPL = Protocol(
-    0,
     "/v2/",
     (
         ("/v2/translate", ("POST", "GET"), _translate),
@@ -166,6 +157,10 @@ DEEPL = Protocol(
         ("/v2/glossaries/{number}", ("GET", "DELETE"), _glossary),
         ("/v2/glossaries/{number}/entries", ("GET",), _entries),
     ),
+    text="text",
+    source="source_lang",
+    target="target_lang",
+    format="tag_handling",
     error=lambda status, message: {"message": message},
     missing="Parameter '{}' not specified.",
     unsupported="Value for 'target_lang' or 'source_lang' not supported: {}.",

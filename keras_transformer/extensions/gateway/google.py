@@ -23,7 +23,7 @@ _REASONS = {
 
 
 async def _translate(gateway: Gateway, request: Request, fields: Fields) -> Response:
-    asked = GOOGLE.text_request(gateway, fields)
+    asked = GOOGLE.text_request(gateway, request, fields)
     results = await gateway.translator.translate(asked)
     translations = []
     for result in results:
@@ -37,7 +37,7 @@ async def _translate(gateway: Gateway, request: Request, fields: Fields) -> Resp
 
 
 async def _detect(gateway: Gateway, request: Request, fields: Fields) -> Response:
-    found = await gateway.translator.detect(GOOGLE.texts(fields))
+    found = await gateway.translator.detect(GOOGLE.texts(gateway, request, fields))
     detections = [
         [{"language": code, "confidence": confidence, "isReliable": confidence >= _SURE}]
         for (code, confidence), *_ in found
@@ -58,19 +58,22 @@ def _error(status: int, message: str) -> Any:
 
 
 GOOGLE = Protocol(
-    2,
     "/language/",
     (
         (_PATH, ("GET", "POST"), _translate),
         (f"{_PATH}/detect", ("GET", "POST"), _detect),
         (f"{_PATH}/languages", ("GET", "POST"), _languages),
     ),
+    text="q",
+    source="source",
+    target="target",
+    format="format",
     error=_error,
     missing="Required field is missing: {}",
     unsupported="Invalid Value: {}",
     too_long=(413, "Text too long: {size} characters, the limit is {limit}"),
     without_key=(403, "The request is missing a valid API key."),
     wrong_key=(400, "API key not valid. Please pass a valid API key."),
-    key=lambda headers: headers.get("x-goog-api-key"),
-    format="html",
+    key=lambda request: request.headers.get("x-goog-api-key") or request.query_params.get("key"),
+    default_format="html",
 )

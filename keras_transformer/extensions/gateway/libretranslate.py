@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import urllib.parse
 import uuid
 from pathlib import PurePath
@@ -11,24 +10,22 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
-from keras_transformer.extensions.documents.files import file_suffixes
+from keras_transformer.extensions.documents.files import file_suffixes, translate_bytes
 from keras_transformer.extensions.gateway.server import Fields, Gateway, Protocol, answer
-from keras_transformer.extensions.gateway.translation import (
-    Detected,
-    language_name,
-    pivots_of,
-    translate_file,
-)
+from keras_transformer.extensions.gateway.translation import Detected, language_name, pivots_of
 from keras_transformer.extensions.serving.tensors import RequestError
 
 _MISSING = "Invalid request: missing {} parameter"
+_MAX_ALTERNATIVES = 10
 _WAIT_MS = 500  # time that LibreTranslate's page waits after a key was pressed
 
 
 async def _translate(gateway: Gateway, request: Request, fields: Fields) -> Response:
-    for name in ("texts", "source"):
+    for name in ("q", "source"):
         LIBRETRANSLATE.required(fields, name)
-    asked = LIBRETRANSLATE.text_request(gateway, fields)
+    count = str(fields.get("alternatives", ""))
+    others = min(int(count[:9]), _MAX_ALTERNATIVES) if count.isdecimal() else 0
+    asked = LIBRETRANSLATE.text_request(gateway, request, fields, alternatives=others)
     results = await gateway.translator.translate(asked)
     found: Fields = {"translatedText": [result.text for result in results]}
     if asked.source is None:
@@ -46,7 +43,7 @@ def _detected(language: Detected) -> Fields:
 
 
 async def _detect(gateway: Gateway, request: Request, fields: Fields) -> Response:
-    found = await gateway.translator.detect(LIBRETRANSLATE.texts(fields)[:1])
+    found = await gateway.translator.detect(LIBRETRANSLATE.texts(gateway, request, fields)[:1])
     return answer([_detected(language) for language in found[0]])
 
 
@@ -68,8 +65,9 @@ async def _translate_file(gateway: Gateway, request: Request, fields: Fields) ->
         source = (await gateway.translator.detect([data.decode(errors="replace")]))[0][0][0]
     source = LIBRETRANSLATE.language(gateway, source, 0)
     target = LIBRETRANSLATE.language(gateway, target, 1)
-    work = functools.partial(translate_file, name.name)
-    found, pivots = await gateway.translator.along_route(source, target, data, work)
+    found, pivots = await gateway.translator.along_route(
+        source, target, data, lambda _, engines, old: translate_bytes(engines(0), old, name.name)[0]
+    )
     path = f"{uuid.uuid4()}.{name.stem}_{target}{name.suffix}"
     gateway.files[path] = found
     url = str(request.base_url.replace(path=f"/download_file/{urllib.parse.quote(path)}"))
@@ -104,7 +102,6 @@ async def _settings(gateway: Gateway, request: Request, fields: Fields) -> Respo
 
 
 LIBRETRANSLATE = Protocol(
-    1,
     "/",
     (
         ("/translate", ("POST",), _translate),
@@ -115,11 +112,17 @@ LIBRETRANSLATE = Protocol(
         ("/health", ("GET",), _health),
         ("/frontend/settings", ("GET",), _settings),
     ),
+    text="q",
+    source="source",
+    target="target",
+    format="format",
     error=lambda status, message: {"error": "Slowdown: " * (status == 429) + message},
     missing=_MISSING,
     unsupported="{} is not supported",
     too_long=(400, "Invalid request: request ({size}) exceeds text limit ({limit})"),
     without_key=(400, "Please contact the server operator to get an API key"),
     wrong_key=(403, "Invalid API key"),
-    public=("/languages", "/health", "/frontend/settings", "/download_file/{name}"),
+    key=lambda request: request.query_params.get("api_key"),
+    body_key="api_key",
+    public=(_languages, _health, _settings, _download),
 )

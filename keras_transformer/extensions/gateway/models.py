@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import ctypes
 import dataclasses
@@ -21,10 +22,11 @@ import numpy as np
 
 from keras_transformer import tf_import
 from keras_transformer.errors import InputError, one_line
-from keras_transformer.extensions.serving.batching import Call
+from keras_transformer.extensions.gateway import Settings
+from keras_transformer.extensions.serving.batching import Call, fair_share
 from keras_transformer.extensions.serving.engines import open_engine
 from keras_transformer.extensions.serving.models import last_change
-from keras_transformer.extensions.serving.tensors import Arrays
+from keras_transformer.extensions.serving.tensors import Arrays, RequestError
 from keras_transformer.inference import manifest
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.loading import find_loader, newest_version
@@ -52,7 +54,7 @@ class Model:
         loaded: the engine and its functions while the model is in memory.
         loading: the task that loads it, since its first request.
         failure: why it cannot be loaded, or "".
-        users: the number of requests that use it or wait for it. `idle` is set if there are none.
+        idle: set while no requests use it or wait for it.
         used: the number of the last request that used it.
     """
 
@@ -65,7 +67,6 @@ class Model:
     loaded: Loaded | None = None
     loading: asyncio.Task[Loaded | None] | None = None
     failure: str = ""
-    users: int = 0
     idle: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
     used: int = 0
 
@@ -74,11 +75,13 @@ class Models:
     """Loads models at their first request, and drops the least recently used ones.
 
     A model that cannot be loaded counts as missing until its files change. `open_model` loads the
-    engine of a path.
+    engine of a path. The models divide the requests of all connections by `fair_share`.
     """
 
-    def __init__(self, folder: Path, memory_bytes: int, open_model: Callable[[Path], Engine]):
-        self._folder, self._memory_bytes, self._open = folder, memory_bytes, open_model
+    def __init__(self, settings: Settings, open_model: Callable[[Path], Engine]):
+        self._settings, self._open = settings, open_model
+        self._memory_bytes = settings.memory_mb << 20
+        self._users: collections.Counter[Model] = collections.Counter()  # requests of each model
         self._models: dict[str, Model] = {}
         self._left_out: dict[str, str] = {}  # the last reason for each folder
         self._turn = asyncio.Lock()  # to load a model; its order is that of the requests
@@ -89,7 +92,7 @@ class Models:
         await self.refresh()
         if not self._models:
             advice = "Export one for each pair of languages, such as en-de."
-            raise InputError(f"{self._folder} has no folders with models. {advice}")
+            raise InputError(f"{self._settings.model_dir} has no folders with models. {advice}")
 
     async def watch(self, seconds: float) -> None:
         """Checks for new and changed models every few seconds, forever."""
@@ -114,7 +117,7 @@ class Models:
 
     def _found(self) -> Iterator[Model]:
         """Yields the models of the directory, whose languages are in manifests or names."""
-        for folder in sorted(self._folder.glob("*/")):
+        for folder in sorted(self._settings.model_dir.glob("*/")):
             try:
                 path = newest_version(folder)
                 facts = manifest.read(path)
@@ -171,16 +174,20 @@ class Models:
         It is None if the model cannot be loaded. The log has the reason.
         """
         model = self._models.get(model.name, model)  # it may have been dropped meanwhile
+        if fair_share(self._users[model], self._users.total(), self._settings.max_connections) < 1:
+            raise RequestError(429, "The server has too many requests for this pair.")
         if model.loading is None:
             model.loading = asyncio.ensure_future(self._load_in_turn(model))
-        model.users, model.used = model.users + 1, next(self._requests)
+        model.used = next(self._requests)
+        self._users[model] += 1
         model.idle.clear()
         try:
             # A client that disconnects does not stop the loading.
             yield await asyncio.shield(model.loading)
         finally:
-            model.users -= 1
-            if not model.users:
+            self._users[model] -= 1
+            if not self._users[model]:
+                del self._users[model]
                 model.idle.set()
 
     async def _load_in_turn(self, model: Model) -> Loaded | None:
@@ -216,12 +223,11 @@ class Models:
             loaded = [m for m in self._models.values() if m.loaded is not None]
             if sum(m.size for m in loaded) + size <= self._memory_bytes:
                 return
-            oldest = min(loaded, key=lambda m: (m.users > 0, m.used))
+            oldest = min(loaded, key=lambda m: (not m.idle.is_set(), m.used))
             # The next request loads the copy. Only those that came before use this one.
-            fresh: Any = {"loaded": None, "loading": None, "users": 0, "idle": asyncio.Event()}
+            fresh: Any = {"loaded": None, "loading": None, "idle": asyncio.Event()}
             self._models[oldest.name] = dataclasses.replace(oldest, **fresh)
-            if oldest.users:
-                await oldest.idle.wait()
+            await oldest.idle.wait()
             oldest.loaded = oldest.loading = None
             _LOG.info("Dropped %s.", oldest.name)
             await asyncio.to_thread(_free_memory)

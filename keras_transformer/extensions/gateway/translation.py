@@ -18,21 +18,17 @@ import numpy as np
 
 from keras_transformer.data.cleaning import LINGUA_CODES
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.documents import protection
-from keras_transformer.extensions.documents.files import translate_bytes
+from keras_transformer.extensions.documents import markup, protection, spans
 from keras_transformer.extensions.documents.glossary import Glossary
-from keras_transformer.extensions.documents.markup import tokenize
-from keras_transformer.extensions.documents.spans import spliced
 from keras_transformer.extensions.documents.text_formats import Unit, html_units
+from keras_transformer.extensions.gateway import Settings
 from keras_transformer.extensions.gateway.models import Loaded, Model, Models
 from keras_transformer.extensions.serving.batching import Batcher, concatenate
+from keras_transformer.extensions.serving.server import while_connected
 from keras_transformer.extensions.serving.tensors import Arrays, RequestError
 from keras_transformer.inference import EMPTY_SCORE
 from keras_transformer.inference.engine import Engine
-from keras_transformer.inference.tags import add_tag
-from keras_transformer.inference.translate import translate_lines
 
-_THREADS = 256  # requests whose texts are split and put together at the same time
 _BATCHES_AT_ONCE = 4  # of a request with many sentences
 # Among several texts, one with fewer characters, whose language is not clear, is likely in the
 # language of all.
@@ -58,7 +54,7 @@ class TextRequest(NamedTuple):
         format: "text", "html" or "xml".
         sentences: "1" to split texts at stops and line breaks, "nonewlines" only at stops, "0" not.
         glossary: terms and their translations.
-        formality: "more", "less", or "" for the default of the model.
+        formality: "more" or "less"; with "prefer_", models without it are used; "": the default.
         alternatives: the number of other translations.
         ignored: elements of XML that are kept as they are.
     """
@@ -94,11 +90,12 @@ class Translator:
     Outputs of models are cached by the hash of the model, the kind of the call and the line.
     """
 
-    def __init__(self, models: Models, batcher: Batcher, cache_bytes: int) -> None:
+    def __init__(self, models: Models, batcher: Batcher, settings: Settings) -> None:
         self.models, self._batcher = models, batcher
-        self._cache: Any = cachetools.LRUCache(cache_bytes, _entry_bytes)
+        self._cache: Any = cachetools.LRUCache(settings.cache_mb << 20, _entry_bytes)
         self._lock = threading.Lock()
-        self._threads = concurrent.futures.ThreadPoolExecutor(_THREADS, "request")
+        # No request waits for the thread of another one.
+        self._threads = concurrent.futures.ThreadPoolExecutor(settings.max_connections, "request")
 
     def language(self, code: str, side: int) -> str | None:
         """Returns the language of the models that a code means, if necessary without its region.
@@ -162,28 +159,28 @@ class Translator:
         If a model cannot be loaded, there may be a route without it. `work` gets the model, and a
         function that returns its engine for the best translations (0) or others (1, 2, ...).
         """
-        loop = asyncio.get_running_loop()
-        while (route := self.models.routes(source).get(target)) is not None:
-            result, cancelled = value, threading.Event()
-            try:
+        loop, end = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            while (route := self.models.routes(source).get(target)) is not None:
+                result = value
                 for model in route:
                     async with self.models.lease(model) as loaded:
                         if loaded is None:
                             break
-                        run = functools.partial(self._run, loop, cancelled, model, loaded)
+                        run = functools.partial(self._run, loop, end, model, loaded)
                         engines = functools.partial(_engine, model, loaded[0], run)
                         call = functools.partial(work, model, engines, result)
                         result = await loop.run_in_executor(self._threads, call)
                 else:
                     return result, tuple(model.pair[1] for model in route[:-1])
-            except InputError as error:
-                raise RequestError(400, str(error)) from error
-            finally:  # a thread whose client has left computes no more
-                cancelled.set()
+        except InputError as error:
+            raise RequestError(400, str(error)) from error
+        finally:
+            end.set()  # if the client has left, its thread waits no longer
         raise RequestError(400, f"{target} is not available as a target language from {source}")
 
     def _run(
-        self, loop: Any, cancelled: threading.Event, model: Model, loaded: Loaded,
+        self, loop: Any, end: asyncio.Event, model: Model, loaded: Loaded,
         name: str, columns: Arrays,
     ) -> Arrays:  # fmt: skip
         """Calls a function of an engine. Rows that are not cached join the batches of others."""
@@ -193,11 +190,10 @@ class Translator:
             rows = [self._cache.get(key) for key in keys]
         missing = [index for index, row in enumerate(rows) if row is None]
         if missing:
-            if cancelled.is_set():
-                raise RequestError(499, "The request was cancelled.")
             inputs = {column: np.asarray(array)[missing] for column, array in columns.items()}
             batches = self._batcher.run(calls[name], inputs, engine.max_batch_lines, model.name)
-            found = asyncio.run_coroutine_threadsafe(batches, loop).result()
+            work = while_connected(end.wait(), batches)
+            found = asyncio.run_coroutine_threadsafe(work, loop).result()
             for position, index in enumerate(missing):
                 # A copy, since a view would keep the whole batch in memory.
                 row = {n: array[position : position + 1].copy() for n, array in found.items()}
@@ -246,33 +242,30 @@ def _translate_texts(
     for rank in range(1 + request.alternatives * is_last):
         engine = engines(rank)
         engine.glossary = Glossary(terms, source) if terms else None
-        tag = FORMALITY.get(request.formality, "") if is_last else ""
-        tag = tag if tag in (engine.symbols or ()) else ""
+        engine.splits_texts = request.sentences != "0"
+        tag = FORMALITY.get(request.formality.removeprefix("prefer_"), "") if is_last else ""
+        if tag and tag not in (engine.symbols or ()):
+            if not request.formality.startswith("prefer_"):
+                raise InputError("'formality' is not supported for given 'target_lang'.")
+            tag = ""
         outputs.append(_translated(engine, texts[0], request, tag))
         if outputs[:-1] and outputs[-1] == outputs[-2]:
             break  # the model returns no more
     return outputs
 
 
-def translate_file(name: str, model: Model, engines: Callable[[int], Engine], data: bytes) -> bytes:
-    """Returns the content of a file with translated text. Its name says its format."""
-    return translate_bytes(engines(0), data, name)[0]
-
-
 def _translated(engine: Engine, texts: Sequence[str], request: TextRequest, tag: str) -> list[str]:
     """Translates texts of a format."""
-    if request.format == "text" and request.sentences == "0":
-        return [best.text for best, *_ in translate_lines(engine, [add_tag(t, tag) for t in texts])]
-    if request.format == "text" and request.sentences == "nonewlines":
-        texts = list(map(_one_line, texts))
+    is_plain = request.format == "text"
+    if is_plain and request.sentences == "nonewlines":
+        texts = [text.replace("\r", " ").replace("\n", " ") for text in texts]
     units = [_units(text, request) for text in texts]
     fragments = [unit.tokens for found in units for unit in found]
-    is_plain = request.format == "text"
     written = protection.without_entities if is_plain else protection.with_entities
     outputs, *_ = protection.translate_tokens(engine, fragments, (), tag, written)
     remaining = iter(outputs)
     changes = [[(unit.start, unit.end, next(remaining)) for unit in found] for found in units]
-    return [spliced(*parts) for parts in zip(texts, changes, strict=True)]
+    return [spans.spliced(*parts) for parts in zip(texts, changes, strict=True)]
 
 
 def _units(text: str, request: TextRequest) -> list[Unit]:
@@ -281,16 +274,7 @@ def _units(text: str, request: TextRequest) -> list[Unit]:
         with contextlib.suppress(InputError):  # a tag does not end
             return [*html_units(text, "")]
     ignored = frozenset(request.ignored if request.format == "xml" else ())
-    return [Unit(0, len(text), tokenize(text, ignored, request.format != "text"))]
-
-
-def _one_line(text: str) -> str:
-    """Returns a text with single spaces instead of line breaks and the spaces around them."""
-    first, *others = text.split("\n")
-    if not others:
-        return text
-    between = filter(None, (line.strip() for line in others[:-1]))
-    return " ".join([first.rstrip(), *between, others[-1].lstrip()])
+    return [Unit(0, len(text), markup.tokenize(text, ignored, request.format != "text"))]
 
 
 def _entry_bytes(outputs: Arrays) -> int:

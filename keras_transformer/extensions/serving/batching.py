@@ -31,6 +31,7 @@ class _Part:
     """Rows of one request that go into one batch."""
 
     call: Call
+    queue: str
     inputs: Arrays
     rows: int
     row_bytes: int  # size of the longest row
@@ -48,8 +49,9 @@ class Batcher:
     classes get equal shares, in bytes (start-time fair queueing). So however many long requests
     wait, a short one waits for at most one batch of each class of longer ones.
 
-    A request waits `batch_timeout` seconds for others if a thread is idle, and at most `max_queue`
-    rows wait. `observe` is called with the number of rows of each batch.
+    A request waits `batch_timeout` seconds for others if a thread is idle. One queue may have
+    `max_queue` waiting rows, and compute `num_threads` batches at the same time. Several queues
+    divide twice as many by `fair_share`. `observe` is called with the number of rows of each batch.
     """
 
     def __init__(
@@ -64,8 +66,9 @@ class Batcher:
         self._batch_timeout = batch_timeout
         self._max_queue = max_queue
         self._observe = observe
-        self._threads = concurrent.futures.ThreadPoolExecutor(num_threads, "batch")
-        self._idle = num_threads
+        self._threads = concurrent.futures.ThreadPoolExecutor(2 * num_threads, "batch")
+        self._num_threads = num_threads
+        self._computing: collections.Counter[str] = collections.Counter()  # batches, by queue
         self._waiting: list[_Part] = []
         self._turn = 0  # turn of the last batch
         self._next_turns: collections.Counter[Hashable] = collections.Counter()  # for each class
@@ -85,11 +88,12 @@ class Batcher:
         batch starts, the rows are not computed.
         """
         rows, waiting = len(next(iter(inputs.values()))), self.waiting_rows
-        if waiting + rows > self._max_queue:
+        own = sum(p.rows for p in self._waiting if p.queue == queue and not p.result.done())
+        if rows > (left := fair_share(own, waiting, 2 * self._max_queue)):
             raise RequestError(
                 429,
-                f"The queue is full: {waiting:,} of {self._max_queue:,} rows wait, and the request "
-                f"has {rows:,}. Try again later.",
+                f"The queue is full: {own:,} of {own + left:,} rows wait, and the request has "
+                f"{rows:,}. Try again later.",
             )
         loop = asyncio.get_running_loop()
         sizes = _row_bytes(inputs)
@@ -104,7 +108,7 @@ class Batcher:
             longest = int(sizes[group].max())
             cost = min(longest, _MAX_BATCH_BYTES) * len(group)  # models truncate long rows
             fitting = _fitting_rows(longest, most)
-            parts.append(_Part(call, columns, len(group), longest, fitting, now, turn, cost))
+            parts.append(_Part(call, queue, columns, len(group), longest, fitting, now, turn, cost))
             turn += cost
         self._next_turns[size_class] = turn
         self._waiting = sorted([*self._waiting, *parts], key=lambda part: part.turn)
@@ -126,10 +130,10 @@ class Batcher:
     def _start_batches(self) -> None:
         """Starts batches while threads are idle and requests have waited long enough."""
         self._waiting = [part for part in self._waiting if not part.result.done()]
-        while self._idle and (batch := self._next_batch()):
+        while batch := self._next_batch():
             taken = set(batch)
             self._waiting = [part for part in self._waiting if part not in taken]
-            self._idle -= 1
+            self._computing[batch[0].queue] += 1
             task = asyncio.get_running_loop().create_task(self._run(batch))
             self._running.add(task)  # the event loop has only a weak reference
             task.add_done_callback(self._running.discard)
@@ -143,9 +147,11 @@ class Batcher:
         for call in dict.fromkeys(part.call for part in self._waiting):
             parts = [part for part in self._waiting if part.call == call]
             first, rows = parts[0], sum(part.rows for part in parts)
-            if now < first.arrived + self._batch_timeout and rows < first.most:
+            own, all_batches = self._computing[first.queue], self._computing.total()
+            idle = fair_share(own, all_batches, 2 * self._num_threads)
+            if idle < 1 or (now < first.arrived + self._batch_timeout and rows < first.most):
                 continue
-            space = min(-(-rows // self._idle), first.most)  # the idle threads share the rows
+            space = min(-(-rows // idle), first.most)  # the idle threads share the rows
             self._turn = max(self._turn, first.turn)
             batch, rows = [first], first.rows
             for part in sorted(parts[1:], key=lambda part: abs(part.row_bytes - first.row_bytes)):
@@ -161,7 +167,7 @@ class Batcher:
         try:
             await self._set_results(batch)
         finally:
-            self._idle += 1
+            self._computing[batch[0].queue] -= 1
             self._start_batches()
 
     async def _set_results(self, batch: Sequence[_Part]) -> None:
@@ -181,6 +187,15 @@ class Batcher:
             for part, result in zip(batch, results, strict=True):
                 if not part.result.done():
                     part.result.set_result(result)
+
+
+def fair_share(own: int, total: int, limit: int) -> int:
+    """Returns how many units a user may add to its `own` ones of all `total` used ones.
+
+    Nobody may have more than is left free. So one user gets half of the limit, and n users a
+    (n + 1)th part each, and there is always a part for another user.
+    """
+    return (limit - total - own + 1) // 2
 
 
 def _row_bytes(inputs: Arrays) -> np.ndarray:

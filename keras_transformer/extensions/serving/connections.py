@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import resource
+import ssl
 from collections.abc import Callable
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -19,15 +21,22 @@ _OTHER_FILES = 512  # descriptors for models, libraries and connections that are
 class Connection(H11Protocol):
     """A connection that is closed if it does not send a complete header in time.
 
+    With `tls`, the handshake is a part of this time, and such connections count as well. uvicorn
+    would only see the connections that have finished it.
+
     If there are too many connections, the one that has been without a complete request for longest
     is closed. So idle connections cannot keep other clients out.
 
     `idle` has the connections without a complete request, oldest first.
     """
 
-    def __init__(self, *, idle: dict[Connection, None], most: int, **arguments: object):
+    def __init__(
+        self, *, idle: dict[Connection, None], most: int, tls: ssl.SSLContext | None = None,
+        **arguments: object,
+    ):  # fmt: skip
         super().__init__(**arguments)  # type: ignore[arg-type]
-        self._idle, self._most = idle, most
+        self._idle, self._most, self._tls = idle, most, tls
+        self._early = b""
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -36,9 +45,29 @@ class Connection(H11Protocol):
         self._wait(HEADER_SECONDS)
         if len(self.connections) > self._most:
             next(iter(self._idle))._abort()
+        if self._tls is not None:
+            transport.pause_reading()
+            self._handshake = self.loop.create_task(self._start_tls(transport, self._tls))
+
+    async def _start_tls(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
+        if transport.is_closing():
+            return
+        encrypted = None
+        with contextlib.suppress(OSError):  # the client has left, or does not speak TLS
+            encrypted = await self.loop.start_tls(transport, self, context, server_side=True)
+        if encrypted is None:  # asyncio does not always call `connection_lost`
+            self.connection_lost(None)
+            return
+        super().connection_made(encrypted)
+        self._tls = None
+        if self._early:  # h11 takes b"" for the end
+            self.data_received(self._early)
 
     def data_received(self, data: bytes) -> None:
         """Stops the timer after a complete header. The application limits the time of a body."""
+        if self._tls is not None:  # `_start_tls` has not got the encrypted transport yet
+            self._early += data
+            return
         super().data_received(data)
         if self.cycle and not self.cycle.response_complete:  # type: ignore[truthy-bool]
             self._timers["header"].cancel()
@@ -91,7 +120,7 @@ class Connection(H11Protocol):
         self.transport.abort()
 
 
-def limited(max_connections: int) -> Callable[..., Connection]:
+def limited(max_connections: int, tls: ssl.SSLContext | None = None) -> Callable[..., Connection]:
     """Returns a class of connections. Raises the limit of open files if necessary and allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = max_connections + _OTHER_FILES
@@ -99,4 +128,4 @@ def limited(max_connections: int) -> Callable[..., Connection]:
         soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     most = max(1, min(max_connections, soft - _OTHER_FILES))
-    return functools.partial(Connection, idle={}, most=most)
+    return functools.partial(Connection, idle={}, most=most, tls=tls)

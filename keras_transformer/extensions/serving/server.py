@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import logging
 import math
 import os
 import re
 import socket
+import ssl
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,14 +26,14 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.serving import LOOPBACK, REQUEST_ID, Settings, connections
-from keras_transformer.extensions.serving.batching import Batcher
+from keras_transformer.extensions.serving.batching import Batcher, fair_share
 from keras_transformer.extensions.serving.engines import Version, with_glossary
 from keras_transformer.extensions.serving.models import ServedModel
 from keras_transformer.extensions.serving.tensors import (
@@ -50,7 +52,7 @@ _LOG = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 _BODY_SECONDS = 60  # time limit for receiving a body
 _SMALL_BYTES = 2**16  # smaller bodies and answers need no limit besides that of connections
-_LARGE_BODIES = 4  # how many of the largest size the server may hold at the same time
+_LARGE_BODIES = 8  # bodies of the largest size that the server holds, half of them for one client
 _BACKLOG = 2048  # connections that are not accepted yet
 _DRAIN_SECONDS = 0.5  # new requests are still answered after a stop signal
 _LAST_SECONDS = 3.0  # longest stop after the grace period
@@ -89,12 +91,8 @@ class Server:
         self._max_rows = min(settings.max_rows or settings.max_queue, settings.max_queue)
         self._request_seconds = settings.request_seconds
         self._max_body_bytes = settings.max_body_bytes
-        self._large_bytes = 0  # size of the large bodies that the server holds
+        self._held: collections.Counter[str] = collections.Counter()  # see `limited_body`
         self._converting_large = asyncio.Lock()  # from and to JSON
-        self._routes = self._application(settings)
-
-    def _application(self, settings: Settings) -> CORSMiddleware:
-        """Returns the routes, behind checks of the host and the origin of a request."""
         routes = [
             Route("/healthz", self._health),
             Route("/monitoring/prometheus/metrics", self._metrics),
@@ -103,19 +101,7 @@ class Server:
             routes.append(Route(f"{path}:predict", self._predict, methods=["POST"]))
             routes.append(Route(f"{path}/metadata", self._metadata))
             routes.append(Route(path, self._status))
-        hosts = Middleware(
-            TrustedHostMiddleware, allowed_hosts=allowed_hosts(settings), www_redirect=False
-        )
-        errors = (RequestError, HTTPException, ClientDisconnect, Exception)
-        handlers: Any = dict.fromkeys(errors, _refusal)
-        # Outside of Starlette, which answers internal errors outside of its middleware.
-        return CORSMiddleware(
-            Starlette(middleware=[hosts], routes=routes, exception_handlers=handlers),
-            allow_origins=settings.cors_origins,
-            allow_methods=["GET", "POST"],
-            allow_headers=["*"],
-            expose_headers=["Retry-After", "X-Request-Id"],
-        )
+        self._routes = application(settings, routes, lambda _, __, message: {"error": message})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, with an id that its log lines have, too. Counts predictions."""
@@ -134,7 +120,8 @@ class Server:
             await send(message)
 
         try:
-            await self._routes(scope, receive, send_with_headers)
+            with limited_body(scope, receive, self._max_body_bytes, self._held) as limited:
+                await self._routes(scope, limited, send_with_headers)
         except Exception:  # Starlette answers it, and raises it again
             _LOG.exception("Internal error.")
         path, seconds = scope["path"], time.perf_counter() - start
@@ -146,14 +133,18 @@ class Server:
 
     async def _predict(self, request: Request) -> Response:
         late = f"There was no answer within {self._request_seconds:g} s. Send fewer rows."
-        async with time_limit(self._request_seconds, 504, late), self._body(request) as body:
+        async with time_limit(self._request_seconds, 504, late):
+            body = bytearray()  # so that its memory is free during the prediction
+            async for chunk in request.stream():
+                body += chunk
             async with self._turn(len(body)):
                 version, signature, inputs, by_row = await asyncio.to_thread(
                     self._read, body, **request.path_params
                 )
             body.clear()
             prediction = self.batcher.run(signature.call, inputs, version.engine.max_batch_lines)
-            outputs = await while_connected(request, prediction)
+            # After the body, only a disconnect can come.
+            outputs = await while_connected(request.receive(), prediction)
             async with self._turn(sum(array.nbytes for array in outputs.values())):
                 answer = await asyncio.to_thread(write_outputs, outputs, by_row)
         return Response(answer, media_type="application/json")
@@ -161,35 +152,6 @@ class Server:
     def _turn(self, size: int) -> contextlib.AbstractAsyncContextManager[Any]:
         """Returns a context in which one large body or answer is converted at a time."""
         return self._converting_large if size > _SMALL_BYTES else contextlib.nullcontext()
-
-    @contextlib.asynccontextmanager
-    async def _body(self, request: Request) -> AsyncIterator[bytearray]:
-        """Yields the body. Until the request is answered, a large body counts to the limit of all.
-
-        A body that is too large is read to the end and discarded, because a client that is still
-        sending would not see the answer.
-        """
-        body, size, held, limit = bytearray(), 0, 0, self._max_body_bytes
-        expected = int(request.headers.get("content-length", 0))
-        late = f"The body did not arrive within {_BODY_SECONDS} s."
-        try:
-            async with time_limit(_BODY_SECONDS, 408, late):
-                async for chunk in request.stream():
-                    size += len(chunk)
-                    if max(size, expected) > limit:
-                        body.clear()
-                        continue
-                    body += chunk
-                    if size > _SMALL_BYTES:
-                        self._large_bytes += size - held
-                        held = size
-                    if held and self._large_bytes > _LARGE_BODIES * limit:
-                        raise RequestError(429, "The server has too many large requests.")
-            if (size := max(size, expected)) > limit:
-                raise RequestError(413, f"The body has {size:,} bytes, but the limit is {limit:,}.")
-            yield body
-        finally:
-            self._large_bytes -= held
 
     def _read(
         self, body: bytearray, name: str, number: int | None = None
@@ -244,19 +206,37 @@ class Server:
         return Response(body, media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
 
-async def _refusal(request: Request, error: Exception) -> Response:
-    """Returns the answer to a failed request, the JSON `{"error": message}`."""
-    status, message = 500, "The server has an internal error. See its log."
-    headers: Mapping[str, str] | None = None
-    if isinstance(error, RequestError):
-        status, message = error.status, str(error)
-        headers = {"Retry-After": "1"} if status == 429 else None
-    elif isinstance(error, ClientDisconnect):
-        status, message = 499, "The client has disconnected."
-    elif isinstance(error, HTTPException):  # Starlette raises it for 404 and 405
-        status, headers = error.status_code, error.headers
-        message = f"{error.detail}: {request.method} {request.url.path}"
-    return JSONResponse({"error": message}, status, headers)
+def application(
+    settings: Settings, routes: Sequence[Route], error_body: Callable[[Request, int, str], Any]
+) -> CORSMiddleware:
+    """Returns routes behind checks of the host and the origin of a request.
+
+    `error_body` returns the JSON of an error from the request, its status and a message.
+    """
+
+    async def refusal(request: Request, error: Exception) -> Response:
+        status, message = 500, "The server has an internal error. See its log."
+        headers: Mapping[str, str] | None = None
+        if isinstance(error, RequestError):
+            status, message = error.status, str(error)
+            headers = {"Retry-After": "1"} if status == 429 else None
+        elif isinstance(error, HTTPException):  # Starlette raises it for 404 and 405
+            status, headers = error.status_code, error.headers
+            message = f"{error.detail}: {request.method} {request.url.path}"
+        return JSONResponse(error_body(request, status, message), status, headers)
+
+    hosts = Middleware(
+        TrustedHostMiddleware, allowed_hosts=allowed_hosts(settings), www_redirect=False
+    )
+    handlers: Any = dict.fromkeys((RequestError, HTTPException, Exception), refusal)
+    # Outside of Starlette, which answers internal errors outside of its middleware.
+    return CORSMiddleware(
+        Starlette(middleware=[hosts], routes=routes, exception_handlers=handlers),
+        allow_origins=settings.cors_origins,
+        allow_methods=["*"],
+        allow_headers=["*"],
+        expose_headers=["*"],
+    )
 
 
 @contextlib.asynccontextmanager
@@ -269,14 +249,57 @@ async def time_limit(seconds: float, status: int, message: str) -> AsyncIterator
         raise RequestError(status, message) from None
 
 
-async def while_connected(request: Request, work: Awaitable[_Result]) -> _Result:
-    """Returns the result of `work`, and cancels it if the client disconnects."""
-    result = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(request.receive())  # after the body, only a disconnect can come
+@contextlib.contextmanager
+def limited_body(
+    scope: Scope, receive: Receive, max_bytes: int, held: collections.Counter[str]
+) -> Iterator[Receive]:
+    """Yields a function that receives the body of a request within the limits of size and time.
+
+    A body that is too large is read to the end and discarded, because a client that is still
+    sending would not see the answer. `held` has the bytes of large bodies by the address of the
+    client until their requests are answered. Addresses divide the memory by `fair_share`.
+    """
+    size, own, is_complete = 0, 0, False
+    expected = int(Headers(scope=scope).get("content-length", 0))
+    client = scope["client"][0] if scope["client"] else ""  # "": it has left already
+    end = time.monotonic() + _BODY_SECONDS
+
+    async def receive_limited() -> Message:
+        nonlocal size, own, is_complete
+        while not is_complete:
+            late = f"The body did not arrive within {_BODY_SECONDS} s."
+            async with time_limit(end - time.monotonic(), 408, late):
+                message = await receive()
+            if message["type"] == "http.disconnect":
+                raise RequestError(499, "The client has disconnected.")
+            size += len(message.get("body", b""))
+            is_complete = not message.get("more_body")
+            if max(size, expected) <= max_bytes:
+                if size > _SMALL_BYTES:
+                    held[client] += size - own
+                    own = size
+                    if fair_share(held[client], held.total(), _LARGE_BODIES * max_bytes) < 0:
+                        raise RequestError(429, "The server has too many large requests.")
+                return message
+        if (most := max(size, expected)) > max_bytes:
+            raise RequestError(413, f"The body has {most:,} bytes, but the limit is {max_bytes:,}.")
+        return await receive()
+
+    try:
+        yield receive_limited
+    finally:
+        held[client] -= own
+        if not held[client]:
+            del held[client]
+
+
+async def while_connected(leaving: Awaitable[Any], work: Awaitable[_Result]) -> _Result:
+    """Returns the result of `work`, and cancels it if the client leaves before."""
+    result, gone = asyncio.ensure_future(work), asyncio.ensure_future(leaving)
     try:
         await asyncio.wait({result, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not result.done():
-            raise ClientDisconnect
+            raise RequestError(499, "The client has disconnected.")
         return result.result()
     finally:
         gone.cancel()
@@ -308,6 +331,10 @@ async def serve(
     another server with the attributes `model`, `batcher`, `path` and `is_stopping`.
     """
     server = Server(settings) if create is None else create(settings)
+    tls = None
+    if settings.tls_certificate:
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(settings.tls_certificate, settings.tls_key)
     with _listener(settings.host, settings.rest_port) as listener:
         _LOG.info("Loading %s.", settings.model_dir)
         await server.model.start()
@@ -320,18 +347,16 @@ async def serve(
                 access_log=False,
                 log_level=logging.ERROR,  # otherwise each refused connection writes a line
                 ws="none",
-                http=connections.limited(settings.max_connections),  # type: ignore[arg-type]
+                http=connections.limited(settings.max_connections, tls),  # type: ignore[arg-type]
                 backlog=connections.ACCEPTED_AT_ONCE,
                 timeout_keep_alive=connections.KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=math.ceil(settings.grace_seconds),
-                ssl_certfile=settings.tls_certificate,
-                ssl_keyfile=settings.tls_key,
             )
         )
         rest = asyncio.create_task(rest_api.serve(sockets=[listener]))
         watch = asyncio.create_task(server.model.watch(settings.poll_seconds))
         port = listener.getsockname()[1]
-        scheme = "https" if settings.tls_certificate else "http"
+        scheme = "https" if tls else "http"
         _LOG.info("REST at %s://%s%s", scheme, _address(settings.host, port), server.path)
         started(server, port)
         await stop.wait()

@@ -1,12 +1,12 @@
 """The official client of DeepL, and what it does not send."""
 
 import json
+from typing import Any
+from unittest import mock
 
 import deepl
 import httpx
 import pytest
-
-from keras_transformer.extensions.gateway.translation import _one_line
 
 JSON = {"Content-Type": "application/json"}
 
@@ -36,7 +36,7 @@ def test_regions_of_languages_mean_the_language(translator: deepl.DeepLClient) -
     [
         ("1", "Ade wallde.\nAde housede"),
         ("nonewlines", "Ade wallde. Ade housede"),
-        ("0", "Ade wallde.\nAde housede"),
+        ("0", "Ade wallde. Ade housede"),
     ],
 )
 def test_sentences(translator: deepl.DeepLClient, split: str, expected: str) -> None:
@@ -45,6 +45,15 @@ def test_sentences(translator: deepl.DeepLClient, split: str, expected: str) -> 
         preserve_formatting=True,
     )  # fmt: skip
     assert found.text == expected
+
+
+def test_a_text_with_tags_as_one_sentence(client: httpx.Client, running: Any) -> None:
+    text = {"text": "<p>See <b>{a}</b>. A wall.</p>", "target_lang": "DE", "source_lang": "EN"}
+    given = {**text, "tag_handling": "html", "split_sentences": "0"}
+    with mock.patch.object(running[0].batcher, "run", wraps=running[0].batcher.run) as run:
+        (found,) = client.post("/v2/translate", json=given).json()["translations"]
+    assert found["text"] == "<p>Seede <b>{a}</b>. Ade wallde.</p>"
+    assert {len(call.args[1]["text"]) for call in run.call_args_list} == {1}
 
 
 def test_tags_stay_at_their_words(translator: deepl.DeepLClient) -> None:
@@ -104,6 +113,10 @@ def test_formality(translator: deepl.DeepLClient) -> None:
         "A wall", source_lang="EN", target_lang="DE", formality="more"
     )
     assert found.text == "<formal> Ade wallde"  # the engine shows the symbol that it got
+    options = {"source_lang": "EN", "target_lang": "FR"}  # its model has no symbols
+    assert translator.translate_text("A", formality="prefer_less", **options).text == "Adefr"
+    with pytest.raises(deepl.DeepLException, match="formality"):
+        translator.translate_text("A", formality="less", **options)
 
 
 @pytest.mark.parametrize(
@@ -144,8 +157,3 @@ def test_invalid_glossaries(client: httpx.Client) -> None:
     made = client.post("/v2/glossaries", content=body, headers=JSON).json()
     assert client.get("/v2/glossaries").json()["glossaries"][-1] == {**made, "name": "?"}
     assert client.delete(f"/v2/glossaries/{made['glossary_id']}").status_code == 204
-
-
-def test_a_million_spaces_stay() -> None:
-    # A regular expression would take hours.
-    assert _one_line(" " * 1_000_000 + "A \n\n  B\n") == " " * 1_000_000 + "A B "

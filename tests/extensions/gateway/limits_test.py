@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import select
 import socket
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ import pytest
 
 from keras_transformer.errors import InputError
 from keras_transformer.extensions import gateway as package
-from keras_transformer.extensions.gateway import Settings, server
+from keras_transformer.extensions.gateway import Settings
 from keras_transformer.extensions.gateway.server import Gateway
+from keras_transformer.extensions.serving import server
 from keras_transformer.extensions.serving.tensors import RequestError
 from tests.extensions.gateway.running_gateway import SECONDS, make_models, running_gateway
 from tests.extensions.serving.running_server import wait_until
@@ -64,6 +64,28 @@ def test_each_protocol_has_its_place_for_a_key_and_its_error(keyed: httpx.Client
     assert ours.list_glossaries() == [] and len(mine.list_glossaries()) == 1
     with pytest.raises(deepl.GlossaryNotFoundException):
         ours.delete_glossary(glossary)
+
+
+@pytest.mark.parametrize(
+    ("path", "header"),
+    [
+        ("/v2/translate", "Authorization: DeepL-Auth-Key theirs"),
+        ("/v2/translate", "Accept: */*"),
+        (f"{GOOGLE}?key=theirs", "Accept: */*"),
+        ("/translate_file?api_key=theirs", "Accept: */*"),
+    ],
+)
+def test_a_wrong_key_is_refused_before_the_body(
+    keyed: httpx.Client, path: str, header: str
+) -> None:
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999\r\n{header}\r\n\r\n"
+    with socket.create_connection((keyed.base_url.host, keyed.base_url.port), SECONDS) as client:
+        for data in (head.encode(), b" " * 99_999 + head.encode()):
+            client.sendall(data)
+            received = client.recv(9_999)
+            assert received.startswith((b"HTTP/1.1 400", b"HTTP/1.1 403"))
+            while not received.endswith(b"}"):
+                received += client.recv(9_999)
 
 
 def test_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,22 +171,6 @@ def test_large_bodies_and_texts(tmp_path: Path) -> None:
         assert client.post("/translate", json=TEXT).status_code == 200
 
 
-def test_many_large_bodies_at_once(tmp_path: Path) -> None:
-    models = make_models(tmp_path / "models", "en-de")
-    with running_gateway(models, max_body_bytes=2**20) as (gateway, client):
-        address = client.base_url.host, client.base_url.port
-        start = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999\r\n\r\n"
-        held = [socket.create_connection(address) for _ in range(5)]
-        for connection in held:
-            connection.sendall(start + b" " * 900_000)
-        (refused, *_), *_ = select.select(held, [], [], SECONDS)
-        assert b" 429 " in refused.recv(100)
-        assert client.post("/translate", json=TEXT).status_code == 200
-        for connection in held:
-            connection.close()
-        wait_until(lambda: gateway._held_bytes == 0)
-
-
 def test_unknown_paths_and_methods(client: httpx.Client) -> None:
     assert client.get("/v2/nothing").json()["message"].startswith("Not Found")
     assert client.get("/translate").status_code == 405
@@ -176,7 +182,7 @@ def test_clients_that_never_finish_do_not_stop_others(
     running: tuple[Gateway, httpx.Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, client = running
-    monkeypatch.setattr(server, "_BODY_SECONDS", 1.0)
+    monkeypatch.setattr(server, "_BODY_SECONDS", 1)
     address = client.base_url.host, client.base_url.port
     start = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
     silent = []
@@ -204,8 +210,8 @@ def test_text_is_never_logged(
     with monkeypatch.context() as patch:
         patch.setattr(gateway.translator, "translate", fail)
         found = client.post("/translate", json=TEXT)
-    assert (found.status_code, found.json()) == (500, {"error": "Internal error"})
-    assert "KeyError" in caplog.text
+    assert found.status_code == 500 and "internal error" in found.json()["error"]
+    wait_until(lambda: "KeyError" in caplog.text)
     client.post("/translate", json={**TEXT, "target": "fr"})
     client.post("/translate_file", files={"file": ("a.txt", b"A secret")}, data=TEXT)
     assert "secret" not in caplog.text + "".join(capfd.readouterr())
@@ -221,12 +227,3 @@ def test_a_file_with_keys_instead_of_hashes_is_refused(tmp_path: Path, line: str
     (tmp_path / "keys").write_text(f"# hashes\n{line}\n")
     with pytest.raises(InputError, match=mentions("line 2", "SHA-256")):
         package.create_gateway(Settings(tmp_path, keys=str(tmp_path / "keys")))
-
-
-def test_scripts_of_allowed_origins(tmp_path: Path) -> None:
-    models = make_models(tmp_path / "models", "en-de")
-    with running_gateway(models, cors_origins=("https://a.example",)) as (_, client):
-        for origin in ("https://a.example", "https://b.example"):
-            found = client.post("/translate", json=TEXT, headers={"origin": origin})
-            allowed = found.headers.get("access-control-allow-origin")
-            assert (allowed == origin) == (origin == "https://a.example")

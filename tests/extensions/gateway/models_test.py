@@ -3,12 +3,12 @@
 import asyncio
 import collections
 import concurrent.futures
-import contextlib
 import json
 import logging
 import shutil
+import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -16,11 +16,9 @@ import pytest
 
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.gateway import Settings, create_gateway
-from keras_transformer.extensions.gateway.server import Gateway
 from keras_transformer.inference.engine import Engine
 from tests.extensions.gateway.running_gateway import (
     SECONDS,
-    WordEngine,
     make_models,
     open_words,
     running_gateway,
@@ -36,14 +34,21 @@ def translated(client: httpx.Client, text: str, source: str, target: str) -> str
 
 
 class Opened:
-    """Opens models and counts them."""
+    """Opens models, and counts them. The text "slow" waits for `gate`. `seen` has all batches."""
 
     def __init__(self) -> None:
         self.counts: collections.Counter[str] = collections.Counter()
+        self.gate, self.seen = threading.Event(), list[list[str]]()
 
     def __call__(self, path: Path, batches_at_once: int) -> Engine:
         self.counts[path.name] += 1
-        return open_words(path, batches_at_once)
+        engine = open_words(path, batches_at_once)
+        engine.before = self._before  # type: ignore[attr-defined]
+        return engine
+
+    def _before(self, texts: list[str]) -> None:
+        self.seen.append(texts)
+        assert "slow" not in texts or self.gate.wait(SECONDS)
 
 
 @pytest.fixture
@@ -67,47 +72,20 @@ def test_models_are_loaded_when_needed_and_the_least_recently_used_one_leaves(
         assert opened.counts["en-fr"] == 2
 
 
-@contextlib.contextmanager
-def busy_gateway(
-    models: Path, megabytes: int
-) -> Iterator[tuple[Gateway, httpx.Client, concurrent.futures.Executor, Callable[[], object]]]:
-    """A gateway whose model of en-de translates "slow" until a function is called.
-
-    Yields it with a client, a pool of threads, and the function, which then checks the translation.
-    """
-    gate, waits = threading.Event(), threading.Event()
-
-    def before(texts: list[str]) -> None:
-        if texts == ["slow"]:
-            waits.set()
-            gate.wait(SECONDS)
-
-    def open_model(path: Path, batches_at_once: int) -> Engine:
-        return WordEngine(path.name.split("-")[1], before)
-
-    def finish() -> None:
-        assert not slow.done()
-        gate.set()
-        assert slow.result(SECONDS) == "slowde"
-
-    options = {"memory_mb": megabytes, "batches_at_once": 2}
+def test_a_model_stays_while_a_request_uses_it(models: Path) -> None:
+    opened = Opened()
     with (
-        running_gateway(models, open_model, **options) as (gateway, client),
+        running_gateway(models, opened, memory_mb=150, batches_at_once=2) as (gateway, client),
         concurrent.futures.ThreadPoolExecutor(2) as pool,
     ):
         slow = pool.submit(translated, client, "slow", "en", "de")
-        waits.wait(SECONDS)
-        yield gateway, client, pool, finish
-
-
-def test_a_model_stays_while_a_request_uses_it(models: Path) -> None:
-    with busy_gateway(models, 150) as (gateway, client, pool, finish):
+        wait_until(lambda: opened.seen == [["slow"]])
         german = gateway.model.pairs()["en", "de"]
         other = pool.submit(translated, client, "quick", "en", "fr")
         wait_until(lambda: gateway.model.pairs()["en", "de"] is not german)  # it is to leave
         assert not other.done()
-        finish()
-        assert other.result(SECONDS) == "quickfr"
+        opened.gate.set()
+        assert (slow.result(SECONDS), other.result(SECONDS)) == ("slowde", "quickfr")
 
 
 def test_nothing_is_lost_or_mixed_up_when_models_take_turns(models: Path) -> None:
@@ -160,10 +138,18 @@ def test_a_folder_without_a_model_has_no_languages(models: Path) -> None:
 
 
 def test_an_idle_model_leaves_before_one_in_use(models: Path) -> None:
-    with busy_gateway(models, 250) as (_, client, _, finish):
+    opened = Opened()
+    with (
+        running_gateway(models, opened, memory_mb=250, batches_at_once=2) as (_, client),
+        concurrent.futures.ThreadPoolExecutor(2) as pool,
+    ):
+        slow = pool.submit(translated, client, "slow", "en", "de")
+        wait_until(lambda: opened.seen == [["slow"]])
         assert translated(client, "A", "en", "fr") == "Afr"
         assert translated(client, "A", "en", "it") == "Ait"  # instead of en-fr
-        finish()
+        assert not slow.done()
+        opened.gate.set()
+        assert slow.result(SECONDS) == "slowde"
 
 
 def test_the_languages_of_a_manifest_count(tmp_path: Path) -> None:
@@ -180,56 +166,40 @@ def test_a_folder_without_models_is_refused(tmp_path: Path) -> None:
 
 
 def test_sentences_are_cached_by_model(tmp_path: Path) -> None:
-    seen: list[str] = []
-
-    def open_model(path: Path, batches_at_once: int) -> Engine:
-        return WordEngine(path.name.split("-")[1], seen.extend)
-
+    opened = Opened()
     models = make_models(tmp_path / "models", "en-de", "en-fr")
-    with running_gateway(models, open_model) as (gateway, client):
+    with running_gateway(models, opened) as (gateway, client):
         for _ in range(2):
             assert translated(client, "One. Two.", "en", "de") == "Onede. Twode."
-        assert {*seen} == {"One.", "Two."}
+        assert sorted(sum(opened.seen, [])) == ["One.", "Two."]
         assert translated(client, "One.", "en", "fr") == "Onefr."
-        assert sorted(seen) == ["One.", "One.", "Two."]  # each model has seen it
+        assert opened.seen[-1] == ["One."]  # each model has seen it
         for number in range(50):
             translated(client, f"{'long ' * 100}{number}", "en", "de")
         assert gateway.translator._cache.currsize <= gateway.settings.cache_mb << 20
-    with running_gateway(models, open_model, cache_mb=0) as (_, client):
-        seen.clear()
+    with running_gateway(models, opened, cache_mb=0) as (_, client):
+        opened.seen.clear()
         for _ in range(2):
             translated(client, "A.", "en", "de")
-        assert seen == ["A.", "A."]
+        assert opened.seen == [["A."], ["A."]]
 
 
 def test_requests_share_batches_and_a_quiet_pair_does_not_wait_for_a_busy_one(
     tmp_path: Path,
 ) -> None:
-    gate, seen = threading.Event(), list[list[str]]()
-
-    def before(texts: list[str]) -> None:
-        seen.append(texts)
-        gate.wait(SECONDS)
-
-    def open_model(path: Path, batches_at_once: int) -> Engine:
-        return WordEngine(path.name.split("-")[1], before)
-
-    models = make_models(tmp_path / "models", "en-de", "en-fr")
+    opened, models = Opened(), make_models(tmp_path / "models", "en-de", "en-fr")
     with (
-        running_gateway(models, open_model, max_batch_size=2, cache_mb=0) as (gateway, client),
+        running_gateway(models, opened, max_batch_size=2, cache_mb=0) as (gateway, client),
         concurrent.futures.ThreadPoolExecutor(20) as pool,
     ):
-        busy = [pool.submit(translated, client, "first", "en", "de")]
-        wait_until(lambda: len(seen) == 1)
+        busy = [pool.submit(translated, client, "slow", "en", "de")]
+        wait_until(lambda: len(opened.seen) == 1)
         busy += [pool.submit(translated, client, f"b{'x' * i}", "en", "de") for i in range(8)]
         wait_until(lambda: gateway.batcher.waiting_rows == 8)
-        quiet = pool.submit(translated, client, "quiet", "en", "fr")
-        wait_until(lambda: gateway.batcher.waiting_rows == 9)
-        gate.set()
-        assert quiet.result(SECONDS) == "quietfr"
-        assert [future.result(SECONDS) for future in busy][0] == "firstde"
-    assert sorted(map(len, seen)) == [1, 1, 2, 2, 2, 2]  # four batches of two requests
-    assert seen.index(["quiet"]) <= 2
+        assert translated(client, "quiet", "en", "fr") == "quietfr"
+        opened.gate.set()
+        assert [future.result(SECONDS) for future in busy][0] == "slowde"
+    assert sorted(map(len, opened.seen)) == [1, 1, 2, 2, 2, 2]  # four batches of two requests
 
 
 def test_a_bad_manifest_and_no_models_at_all(tmp_path: Path) -> None:
@@ -249,3 +219,21 @@ def test_a_region_that_only_the_other_side_has(tmp_path: Path) -> None:
         for source, target in (("pt-BR", "en"), ("pt-PT", "en"), ("en-US", "pt-BR")):
             request = {"q": "A", "source": source, "target": target}
             assert client.post("/translate", json=request).status_code == 200
+
+
+def test_a_pair_that_hangs_leaves_room_for_others(tmp_path: Path) -> None:
+    opened, models = Opened(), make_models(tmp_path / "models", "en-de", "en-fr")
+    body = b"q=slow&source=en&target=de"
+    head = f"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+    request = f"{head}Content-Type: application/x-www-form-urlencoded\r\n\r\n".encode() + body
+    with running_gateway(models, opened, cache_mb=0, max_queue=100) as (gateway, client):
+        address = client.base_url.host, client.base_url.port
+        hanging = [socket.create_connection(address) for _ in range(600)]
+        for connection in hanging:
+            connection.sendall(request)
+        wait_until(lambda: gateway.batcher.waiting_rows == 100)
+        assert translated(client, "quick", "en", "fr") == "quickfr"
+        for connection in hanging:
+            connection.close()
+        wait_until(lambda: not gateway.batcher.waiting_rows)  # nobody waits for the answers
+        opened.gate.set()

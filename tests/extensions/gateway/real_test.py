@@ -1,8 +1,11 @@
 """A real export behind the gateway, the real detector, and encrypted connections."""
 
+import select
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from keras_transformer.extensions.gateway import translation
 from keras_transformer.extensions.gateway.models import open_model
 from tests.conftest import PHRASES
 from tests.extensions.gateway.running_gateway import make_models, running_gateway
+from tests.extensions.serving.running_server import wait_until
 
 
 def test_an_export_translates_like_a_translator(
@@ -63,5 +67,11 @@ def test_encrypted_connections(tmp_path: Path) -> None:
         [*command.split(), "-subj", "/CN=localhost", *arguments], check=True, capture_output=True
     )
     tls = {"tls_certificate": f"{tmp_path}/cert.pem", "tls_key": f"{tmp_path}/key.pem"}
-    with running_gateway(make_models(tmp_path / "models", "en-de"), **tls) as (_, client):
+    models = make_models(tmp_path / "models", "en-de")
+    with running_gateway(models, max_connections=6, **tls) as (_, client), ExitStack() as stack:
+        address = client.base_url.host, client.base_url.port
+        silent = [stack.enter_context(socket.create_connection(address)) for _ in range(30)]
+        silent[-1].sendall(b"GET /health HTTP/1.1\r\n\r\n")  # without TLS
         assert client.get("/health").json() == {"status": "ok"}
+        wait_until(lambda: sum(not select.select([s], [], [], 0)[0] for s in silent) <= 5)
+        assert client.post("/translate", json={"q": "A" * 9_999}).status_code == 400

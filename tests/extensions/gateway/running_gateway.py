@@ -28,7 +28,7 @@ class WordEngine(Engine):
 
     def __init__(self, target: str, before: Callable[[list[str]], object] = lambda texts: None):
         self.target, self.before, self.label = target, before, f"to {target}"
-        self.symbols = ("<formal>", "<informal>")
+        self.symbols = ("<formal>", "<informal>") if target == "de" else ()
 
     def translate(self, text: Any) -> dict[str, Any]:
         """Returns two translations. The second one is in capitals."""
