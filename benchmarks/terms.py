@@ -33,7 +33,7 @@ from typing import Any
 
 import command
 import sacrebleu
-import snowballstemmer
+import Stemmer
 from absl import flags
 from measuring import describe_machine
 
@@ -47,7 +47,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("model_dir", None, "run directory of a model", required=True)
 flags.DEFINE_list("test", None, "file of unseen sources, file of references", required=True)
 flags.DEFINE_list("train", None, "the same of the training text", required=True)
-flags.DEFINE_string("stemmer", "german", "stemmer of snowballstemmer for the references")
+flags.DEFINE_string("stemmer", "german", "Snowball stemmer for the references")
 
 _TERM = re.compile("{} (.*?) {}".format(*TERM_SYMBOLS))
 
@@ -64,7 +64,7 @@ def score(outputs: list[str], terms: Any, references: list[str]) -> dict[str, fl
     """Returns the shares of the terms in the outputs, and the BLEU score."""
     pairs = zip(outputs, terms.values(), strict=True)
     rows = [(text, term) for text, some in pairs for term in some.values()]
-    stems_of = snowballstemmer.stemmer(FLAGS.stemmer).stemWords
+    stems_of = Stemmer.Stemmer(FLAGS.stemmer).stemWords
     stems = [[stems_of(re.findall(r"\w+", text.lower())) for text in row] for row in rows]
     surface = statistics.mean(bool(re.search(rf"\b{re.escape(b)}\b", a)) for a, b in rows)
     stem = statistics.mean(f" {' '.join(b)} " in f" {' '.join(a)} " for a, b in stems)

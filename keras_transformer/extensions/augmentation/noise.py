@@ -81,14 +81,12 @@ def _misspelled(word: str, random_: Random) -> str:
 
 def punctuation(pair: Pair, following: Pair, random_: Random) -> Pair:
     """Removes the full stop, or the mark instead of it, from the end of both texts."""
-    source, target = pair
-    return _FINAL.sub("", source), _FINAL.sub("", target)
+    return _FINAL.sub("", pair[0]), _FINAL.sub("", pair[1])
 
 
 def spaces(pair: Pair, following: Pair, random_: Random) -> Pair:
     """Doubles the spaces of the source."""
-    source, target = pair
-    return source.replace(" ", "  "), target
+    return pair[0].replace(" ", "  "), pair[1]
 
 
 def merge(pair: Pair, following: Pair, random_: Random) -> Pair:
@@ -100,9 +98,16 @@ def merge(pair: Pair, following: Pair, random_: Random) -> Pair:
     return source, target
 
 
+def lower(pair: Pair, following: Pair, random_: Random) -> Pair:
+    """Writes the source without capitals."""
+    return _with_words(pair[0], _words(pair[0]), str.lower), pair[1]
+
+
 _KINDS: dict[str, Noise] = {
     noise.__name__: noise for noise in (upper, title, typos, punctuation, spaces, merge)
 }
+# Training never has `lower`, so that a test set has noise that is new to every model.
+_TEST_KINDS = {**_KINDS, "lower": lower}
 
 
 def _changed(kind: str, pair: Pair, following: Pair, symbols: Symbols, random_: Random) -> Pair:
@@ -111,14 +116,14 @@ def _changed(kind: str, pair: Pair, following: Pair, symbols: Symbols, random_: 
     other_tag, after = split_tags(following[0], symbols)
     if kind == "merge" and tag != other_tag:
         return pair
-    source, target = _KINDS[kind]((source, pair[1]), (after, following[1]), random_)
+    source, target = _TEST_KINDS[kind]((source, pair[1]), (after, following[1]), random_)
     return add_tag(source, tag), target
 
 
 class NoiseAugmentation:
     """Makes training pairs careless: an `Augmentation` of the preparation."""
 
-    kinds, symbols = _KINDS, ()
+    kinds, test_kinds, symbols = _KINDS, _TEST_KINDS, ()
 
     def __init__(self, learned: None, vocabulary: Vocabulary) -> None:
         self._known = sorted(vocabulary.source_symbols())
@@ -138,16 +143,13 @@ class NoiseAugmentation:
     ) -> tuple[list[str], list[list[str]]]:
         """Returns the sources and references of a test set with one kind of noise.
 
-        The change of a line depends only on its number. Tags, which are among the symbols of the
-        model, stay at the start of sources.
+        The change of a line depends only on its number. Tags, given as symbols, stay in front.
         """
         noisy, texts = list[str](), list[list[str]]()
         for reference in references:
             pairs = [*zip(sources, reference, strict=True)]
-            numbered = enumerate(zip(pairs, [*pairs[1:], *pairs[:1]], strict=True))
-            changed = [
-                _changed(kind, *both, symbols, Random(f"{kind} {i}")) for i, both in numbered
-            ]
+            rows = enumerate(zip(pairs, [*pairs[1:], *pairs[:1]], strict=True))
+            changed = [_changed(kind, *both, symbols, Random(f"{kind} {i}")) for i, both in rows]
             noisy = [source for source, _ in changed]
             texts.append([target for _, target in changed])
         return noisy, texts

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import regex
 
+from keras_transformer.console import progress_bar
 from keras_transformer.data.reading import read_text
 from keras_transformer.errors import InputError, needs_extra, one_line, require
 from keras_transformer.extensions.documents.spans import LETTER, UNSPACED, Range, outside
@@ -21,14 +22,6 @@ Terms: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 
 # A word, such as 5.50 and mini-bus, or a mark.
 _PIECE = regex.compile(rf"{UNSPACED}|{LETTER}+(?:['’.,:/-]{LETTER}+)*|\S")
-# The stemmers of snowballstemmer, by the code of their language.
-_STEMMERS = dict(
-    entry.split(":")
-    for entry in "ar:arabic ca:catalan cs:czech da:danish de:german el:greek en:english es:spanish "
-    "et:estonian eu:basque fi:finnish fr:french ga:irish hi:hindi hu:hungarian hy:armenian "
-    "id:indonesian it:italian lt:lithuanian nb:norwegian ne:nepali nl:dutch no:norwegian pl:polish "
-    "pt:portuguese ro:romanian ru:russian sr:serbian sv:swedish ta:tamil tr:turkish".split()
-)
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
@@ -40,7 +33,7 @@ class Glossary:
     capitals only in the text, so are those of the translation.
 
     Soft terms are suggested to the model, which may change their endings. So they are also found
-    with other endings, by the stems of their words (snowballstemmer).
+    with other endings, by the stems of their words (Snowball).
 
     Args:
         terms: the terms and their translations.
@@ -60,21 +53,26 @@ class Glossary:
         self.is_soft = is_soft
         self._stem = _stemmer(source_language) if is_soft else str
         self._terms: dict[tuple[str, ...], dict[str, str]] = {}
-        self._sizes: dict[str, set[int]] = {}  # pieces of the terms, by their first one
-        pairs: Iterable[Any] = terms.items() if isinstance(terms, Mapping) else terms
-        for term in pairs:
-            is_pair = isinstance(term, tuple | list) and [*map(type, term)] == [str, str]
-            require(is_pair, f"A glossary has pairs of texts, not {term!r}.")
-            source, target = (" ".join(side.split()) for side in term)
-            require(bool(source and target), f"A side of a term is empty: {source!r}, {target!r}.")
-            pieces = tuple(map(self._key, _PIECE.findall(source)))
-            known = self._terms.setdefault(pieces, {})
-            if known.setdefault(source, target) != target:
-                raise InputError(
-                    f"The glossary has two translations of {source!r}: {known[source]!r} and "
-                    f"{target!r}. Keep one of them."
-                )
-            self._sizes.setdefault(pieces[0], set()).add(len(pieces))
+        self._sizes: dict[str, int] = {}  # pieces of the longest term, by its first one
+        pairs: list[Any] = [*(terms.items() if isinstance(terms, Mapping) else terms)]
+        with progress_bar(len(pairs), "terms", "reading terms", iterable=pairs, delay=1) as bar:
+            for term in bar:
+                self._add(term)
+
+    def _add(self, term: Any) -> None:
+        """Adds a term with its translation."""
+        is_pair = isinstance(term, tuple | list) and [*map(type, term)] == [str, str]
+        require(is_pair, f"A glossary has pairs of texts, not {term!r}.")
+        source, target = (" ".join(side.split()) for side in term)
+        require(bool(source and target), f"A side of a term is empty: {source!r}, {target!r}.")
+        pieces = tuple(map(self._key, _PIECE.findall(source)))
+        known = self._terms.setdefault(pieces, {})
+        if known.setdefault(source, target) != target:
+            raise InputError(
+                f"The glossary has two translations of {source!r}: {known[source]!r} and "
+                f"{target!r}. Keep one of them."
+            )
+        self._sizes[pieces[0]] = max(self._sizes.get(pieces[0], 0), len(pieces))
 
     @classmethod
     def read(
@@ -93,25 +91,25 @@ class Glossary:
         path = Path(path)
         if path.suffix.lower() == ".tbx":
             return cls(_read_tbx(path, source_language), source_language, is_soft)
-        rows = [line.split("\t") for line in read_text(path)]
-        for number, row in enumerate(rows, 1):
-            is_term = len(row) >= 2 and row[0].strip() and row[1].strip()
-            message = f"{path}, line {number}: a term, a tab and its translation are expected."
-            require(bool(is_term) or not any(part.strip() for part in row), message)
-        terms = ((row[0], row[1]) for row in rows if len(row) >= 2)
+        terms = list[tuple[str, str]]()
+        for number, line in enumerate(read_text(path), 1):
+            source, target = [*line.split("\t"), ""][:2]
+            if source.strip() and target.strip():
+                terms.append((source, target))
+            elif line.strip():
+                raise InputError(
+                    f"{path}, line {number}: a term, a tab and its translation are expected."
+                )
         return cls(terms, source_language, is_soft)
 
     def find(self, text: str, taken: Sequence[Range] = ()) -> list[tuple[int, int, str]]:
-        """Returns the ranges of the terms with their translations.
-
-        They are outside of the taken ranges, which are in order and do not overlap.
-        """
+        """Returns the ranges of terms and their translations, outside of ordered, taken ranges."""
         found, position = [], 0
         ranges = [match.span() for match in _PIECE.finditer(text)]
         keys = [self._key(text[slice(*piece)]) for piece in ranges]
         while position < len(keys):
             step = 1
-            for size in sorted(self._sizes.get(keys[position], ()), reverse=True):
+            for size in range(self._sizes.get(keys[position], 0), 0, -1):
                 known = self._terms.get(tuple(keys[position : position + size]))
                 if known and position + size <= len(keys):
                     term = ranges[position][0], ranges[position + size - 1][1]
@@ -137,11 +135,12 @@ def annotated(translation: str) -> str:
 def _stemmer(language: str | None) -> Callable[[str], str]:
     """Returns a function from words to stems, or to the words themselves."""
     with needs_extra("documents", "Soft terms"):
-        import snowballstemmer
-    name = _STEMMERS.get(re.split("[-_]", (language or "").lower())[0])
-    if not name:
+        import Stemmer
+    code = re.split("[-_]", (language or "").lower())[0]
+    try:
+        stemmer, lock = Stemmer.Stemmer("no" if code == "nb" else code, 0), threading.Lock()
+    except KeyError:  # Snowball does not know the language
         return str
-    stemmer, lock = snowballstemmer.stemmer(name), threading.Lock()
 
     def stem(word: str) -> str:
         with lock:  # a stemmer has state

@@ -11,19 +11,20 @@ from keras_transformer.extensions.augmentation.noise import NoiseAugmentation
 from keras_transformer.extensions.documents.spans import find_spans
 from keras_transformer.text.vocabulary import Vocabulary, learn_vocabulary
 
-KINDS = NoiseAugmentation.kinds
+KINDS = NoiseAugmentation.test_kinds
 AUGMENT = NoiseAugmentation(None, Vocabulary(learn_vocabulary([b"ab"], 40, symbols=["<2de>"])))
-PAIR = ("The ticket for {name} costs 5 euros…", "Die Karte für {name} kostet 5 Euro.")
+PAIR = ("The ticket for {Name} costs 5 euros…", "Die Karte für {Name} kostet 5 Euro.")
 NEXT = ("It rains.", "Es regnet.")
 
 
 @pytest.mark.parametrize(
     "kind, source, target",
     [
-        ("upper", "THE TICKET FOR {name} COSTS 5 EUROS…", "DIE KARTE FÜR {name} KOSTET 5 EURO."),
-        ("title", "The Ticket For {name} Costs 5 Euros…", "Die Karte Für {name} Kostet 5 Euro."),
+        ("upper", "THE TICKET FOR {Name} COSTS 5 EUROS…", "DIE KARTE FÜR {Name} KOSTET 5 EURO."),
+        ("title", "The Ticket For {Name} Costs 5 Euros…", "Die Karte Für {Name} Kostet 5 Euro."),
         ("punctuation", PAIR[0][:-1], PAIR[1][:-1]),
         ("spaces", PAIR[0].replace(" ", "  "), PAIR[1]),
+        ("lower", "the ticket for {Name} costs 5 euros…", PAIR[1]),
         ("merge", f"{PAIR[0]} It rains.", f"{PAIR[1]} Es regnet."),
     ],
 )
@@ -45,14 +46,12 @@ def test_typing_errors_are_in_one_of_eight_long_words_of_the_source():
     assert {*errors} == {-1, 0, 1}, "dropped, swapped and doubled letters"
     doubled = [KINDS["typos"](("aaaa", ""), NEXT, random.Random(i))[0] for i in range(9)]
     assert {*doubled} == {"aaa", "aaaaa"}, "equal letters are not swapped"
-    long = " ".join(["word"] * 40)
-    source, _ = KINDS["typos"]((long, ""), NEXT, random.Random(1))
+    source, _ = KINDS["typos"]((" ".join(["word"] * 40), ""), NEXT, random.Random(1))
     assert 4 <= sum(word != "word" for word in source.split()) <= 5
 
 
 def test_text_that_a_change_does_not_alter_is_not_counted():
-    other = ("<2de> b", "b")
-    assert AUGMENT("merge", ("a", "a"), other, random.Random(1)) is None, "another language"
+    assert AUGMENT("merge", ("a", "a"), ("<2de> b", "b"), random.Random(1)) is None, "language"
     unchanged = {"upper": "5 + 7", "typos": "12345 a b", "punctuation": "a", "spaces": "a"}
     for kind, source in unchanged.items():
         assert AUGMENT(kind, (source, "5"), NEXT, random.Random(1)) is None, kind
@@ -70,8 +69,9 @@ def test_spans_survive_and_the_result_depends_only_on_the_arguments(source, targ
 
 
 def test_a_noisy_test_set_keeps_tags_and_has_the_same_sources_for_all_references():
-    sources = ["<2de> the big house.", "a red car."]
+    sources = ["<2de> The big house.", "A red car."]
     references = [["das große Haus.", "ein rotes Auto."], ["ein großes Haus!", "rot"]]
+    assert {*KINDS} - {*NoiseAugmentation.kinds} == {"lower"}, "no training has it"
     for kind in KINDS:
         noisy, texts = NoiseAugmentation.test_set(kind, sources, references, ["<2de>"])
         assert noisy[0].startswith("<2de> ") and len(noisy) == 2
@@ -80,6 +80,6 @@ def test_a_noisy_test_set_keeps_tags_and_has_the_same_sources_for_all_references
         again = NoiseAugmentation.test_set(kind, sources, references[:1], ["<2de>"])
         assert again == (noisy, texts[:1])
     assert NoiseAugmentation.test_set("punctuation", sources, references, []) == (
-        ["<2de> the big house", "a red car"],
+        ["<2de> The big house", "A red car"],
         [["das große Haus", "ein rotes Auto"], ["ein großes Haus", "rot"]],
     )
