@@ -336,9 +336,7 @@ async def serve(
         try:
             tls.load_cert_chain(certificate, key)
         except OSError as error:
-            raise InputError(
-                f"--tls_certificate={certificate}, --tls_key={key}: {error}."
-            ) from error
+            raise InputError(f"--tls_certificate={certificate} --tls_key={key}: {error}") from error
     with _listener(settings.host, settings.rest_port) as listener:
         _LOG.info("Loading %s.", settings.model_dir)
         await server.model.start()
