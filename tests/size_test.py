@@ -57,7 +57,7 @@ FOLDERS = {
     "decoding": 1_001,
     "evaluation": 295,
     "export": 1_565,
-    "extensions/serving": 1_456,
+    "extensions/serving": 1_458,
     "inference": 1_521,
     "layers": 1_262,
     "models": 420,
