@@ -24,7 +24,6 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
-from keras_transformer.errors import InputError, one_line
 from keras_transformer.export.model_card import VersionFacts, model_name, table
 from keras_transformer.export.saved_model.engine import SavedModelEngine
 from keras_transformer.export.saved_model.serving_checks import ADDED_BY_TENSORFLOW
@@ -153,10 +152,7 @@ def write_warmup_requests(
                 for key, tensor in signature["inputs"].items()
             }
             requests.append((name, inputs))
-    try:
-        engine.call(requests)
-    except RuntimeError as error:
-        raise InputError(f"A warm-up request fails: {one_line(error)}") from error
+    engine.call(requests)
     file = engine.folder / _WARMUP_FILE
     file.parent.mkdir(exist_ok=True)
     with tf.io.TFRecordWriter(str(file)) as writer:

@@ -152,6 +152,7 @@ class SourceWeights:
     def _read(self, name: str) -> np.ndarray:
         """Returns a weight as float32, without a copy if possible: it may have gigabytes."""
         array = np.asarray(self._arrays[name])
+        require(array.ndim > 0, f"{self.label}: the weight {name} is a single number.")
         # To NumPy, bfloat16 is not a floating type.
         if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
             raise InputError(
@@ -273,8 +274,7 @@ def embeddings(
         return order.weights(weights.take(*names), bias=bias)
     if tying == "target":
         return order.weights(weights.take(source), weights.take(target, *output), bias=bias)
-    matrices = (weights.take(source), weights.take(target), weights.take(*output))
-    return order.weights(*matrices, bias)
+    return order.weights(weights.take(source), weights.take(target), weights.take(*output), bias)
 
 
 # Settings.

@@ -21,8 +21,7 @@ _WAIT_MS = 500  # time that LibreTranslate's page waits after a key was pressed
 
 
 async def _translate(gateway: Gateway, request: Request, fields: Fields) -> Response:
-    for name in ("q", "source"):
-        LIBRETRANSLATE.required(fields, name)
+    LIBRETRANSLATE.required(fields, "source")
     count = str(fields.get("alternatives", ""))
     others = min(int(count[:9]), _MAX_ALTERNATIVES) if count.isdecimal() else 0
     asked = LIBRETRANSLATE.text_request(gateway, request, fields, alternatives=others)

@@ -208,9 +208,8 @@ class Gateway:
 
     def _error_body(self, request: Request, status: int, message: str) -> Any:
         """Returns the body of an error, as the protocol of the request's path has it."""
-        path, last = request.url.path, self._protocols[-1]
-        protocol = next((p for p in self._protocols if path.startswith(p.prefix)), last)
-        return protocol.error(status, message)
+        found = (p for p in self._protocols if request.url.path.startswith(p.prefix))
+        return next(found, self._protocols[-1]).error(status, message)
 
 
 async def _read_fields(request: Request, max_bytes: int) -> Fields:

@@ -8,7 +8,6 @@ complete model in the cache is used.
 from __future__ import annotations
 
 import functools
-import os
 import re
 from pathlib import Path
 
@@ -47,7 +46,6 @@ def download(address: str, source_format: str | None = None) -> Path:
         huggingface_hub.snapshot_download,
         parts["name"],
         revision=parts["revision"],
-        endpoint=_endpoint(),
         library_name="keras_transformer",
     )
     try:
@@ -71,7 +69,7 @@ def upload(path: Path, name: str) -> str:
     with needs_extra("huggingface", "the Hugging Face Hub"):
         import huggingface_hub
 
-    api = huggingface_hub.HfApi(endpoint=_endpoint(), library_name="keras_transformer")
+    api = huggingface_hub.HfApi(library_name="keras_transformer")
     try:
         address = api.create_repo(name, exist_ok=True)
         api.upload_folder(
@@ -82,11 +80,6 @@ def upload(path: Path, name: str) -> str:
             f"{path} is complete, but cannot be uploaded to {name}: {_reason(error)}."
         ) from error
     return str(address)
-
-
-def _endpoint() -> str | None:
-    """Returns `HF_ENDPOINT`, which the library reads only when it is imported."""
-    return os.environ.get("HF_ENDPOINT") or None
 
 
 def _reason(error: Exception) -> str:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow_text.core.pybinds import tflite_registrar
 
 from keras_transformer.decoding.interface import rows_per_sentence
-from keras_transformer.errors import InputError, needs_extra
+from keras_transformer.errors import needs_extra
 from keras_transformer.inference.translation_module import TranslationModule
 
 with needs_extra("litert", "the format litert"):
@@ -22,8 +22,6 @@ with needs_extra("litert", "the format litert"):
     from keras_transformer.extensions.litert.archive import LiteRTMetadata, append_archive
     from keras_transformer.extensions.litert.quantization import multiply_int8_rows, quantize
     from keras_transformer.extensions.litert.signatures import LiteRTSignatures, best_batch_size
-
-TEXT_OPS = {"TFText>FastSentencepieceTokenize", "TFText>FastSentencepieceDetokenize"}
 
 
 def write_file(
@@ -64,7 +62,7 @@ def convert(
         tf.saved_model.save(module, folder, signatures=functions)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=[*functions])
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-        converter.allow_custom_ops = True  # `check_ops` names them
+        converter.allow_custom_ops = True  # tokenizers; LiteRT refuses all others when it runs them
         model = passes.read(converter.convert())
     passes.look_up_embeddings(model)
     passes.plan_top_k(model)
@@ -75,20 +73,7 @@ def convert(
         passes.put_first(model, b"translate_ids")
     quantize(model, weights)
     multiply_int8_rows(model)
-    check_ops(model)
     return model
-
-
-def check_ops(model: Any) -> None:
-    """Refuses a model with operations that LiteRT runtimes do not have."""
-    for name, ops in passes.ops_by_signature(model).items():
-        allowed = TEXT_OPS if name == "translate" else set()
-        others = sorted(ops - passes.BUILTIN_OPS - allowed)
-        if others:
-            raise InputError(
-                f"The signature {name} needs {', '.join(others)}, which LiteRT does not have. "
-                "Nothing was exported."
-            )
 
 
 def load_text_signature(file: Path) -> Callable[[bytes], tuple[list[str], np.ndarray]]:

@@ -16,7 +16,6 @@ from ai_edge_litert import schema_py_generated as schema
 _NAMES = {
     code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)
 }
-BUILTIN_OPS = frozenset(_NAMES.values())
 _DTYPES = {code: name for name, code in vars(schema.TensorType).items() if isinstance(code, int)}
 _IDENTIFIER = b"TFL3"
 
@@ -31,26 +30,6 @@ def write(model: Any) -> bytes:
     builder = flatbuffers.Builder(1 << 20)
     builder.Finish(model.Pack(builder), _IDENTIFIER)
     return bytes(builder.Output())
-
-
-def ops_by_signature(model: Any) -> dict[str, set[str]]:
-    """Returns the names of the operations of each signature, with its loops and branches."""
-    result = {}
-    for signature in model.signatureDefs:
-        reached, todo = set(), [signature.subgraphIndex]
-        while todo:
-            index = todo.pop()
-            if index not in reached:
-                reached.add(index)
-                for operator in model.subgraphs[index].operators:
-                    names = subgraph_options(operator)
-                    todo += [getattr(operator.builtinOptions, name) for name in names]
-        result[signature.signatureKey.decode()] = {
-            op_name(model, operator)
-            for index in reached
-            for operator in model.subgraphs[index].operators
-        }
-    return result
 
 
 def describe_signatures(model: Any) -> dict[str, Any]:
@@ -87,12 +66,6 @@ def op_name(model: Any, operator: Any) -> str:
     if code.customCode:
         return str(code.customCode.decode())
     return _NAMES[max(code.builtinCode, code.deprecatedBuiltinCode)]
-
-
-def subgraph_options(operator: Any) -> list[str]:
-    """Returns the names of an operation's options that are indices of subgraphs."""
-    options = vars(operator.builtinOptions) if operator.builtinOptions else {}
-    return [name for name in options if name.endswith("SubgraphIndex")]
 
 
 def code_of(model: Any, builtin: int, version: int = 1) -> int:
@@ -293,9 +266,10 @@ def _arrange(model: Any, kept: list[int], numbers: list[int]) -> None:
     """Keeps the subgraphs `kept` in this order; `numbers` are the new indices of all old ones."""
     for graph in model.subgraphs:
         for operator in graph.operators:
-            for name in subgraph_options(operator):
-                number = numbers[getattr(operator.builtinOptions, name)]
-                setattr(operator.builtinOptions, name, number)
+            options = vars(operator.builtinOptions) if operator.builtinOptions else {}
+            for name in options:
+                if name.endswith("SubgraphIndex"):  # of a loop or a branch
+                    options[name] = numbers[options[name]]
     for signature in model.signatureDefs:
         signature.subgraphIndex = numbers[signature.subgraphIndex]
     model.subgraphs = [model.subgraphs[index] for index in kept]

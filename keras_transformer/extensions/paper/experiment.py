@@ -94,6 +94,8 @@ class Experiment:
             raise InputError(f"max_minutes is {max_minutes}, but it must be more than 0.")
         self._end = None if max_minutes is None else time.time() + 60 * max_minutes
         self.work_dir, self.facts, self._in_processes = work_dir, dict(facts or {}), in_processes
+        # This process has the files of its start, even if they change later.
+        self._metadata = {} if in_processes else run_metadata()
         self._identity = json.loads(json.dumps(identity))
         path = work_dir / IDENTITY
         with _reported(work_dir):
@@ -128,10 +130,6 @@ class Experiment:
                 records[str(record["row"])] = record
         return records
 
-    @functools.cached_property
-    def _metadata(self) -> Record:  # it is read once, because files may change later
-        return run_metadata()
-
     def run(self, row: Row) -> Record:
         """Runs a row unless it is finished, and records and returns its results."""
         self.start()
@@ -140,16 +138,8 @@ class Experiment:
             found = self.records().get(row.name, {})
             if found.get("finished"):
                 return found
-            metadata = run_metadata() if self._in_processes else self._metadata
-            arguments = (directory, _minutes_until(self._end), *row.arguments)
-            try:
-                if self._in_processes:
-                    found = call_in_process(row.function, *arguments)
-                else:
-                    found = row.function(*arguments)
-            except InputError as error:
-                raise type(error)(f"{row.name}: {error}") from error
-            return self._write(row, {**metadata, **self.facts, **found})
+            found = _run_row(row.name, row, directory, self._end, self._in_processes)
+            return self._write(row, {**found, **self._metadata, **self.facts})
 
     def _write(self, row: Row, results: Record) -> Record:
         """Records the results of a row, and returns the record."""
@@ -172,7 +162,7 @@ class Experiment:
             tasks = ((row.name, row, directory / row.name, self._end) for row in todo)
             found = run_tasks(_run_row, tasks, runner, directory, uses_all_cores=True)
             for row, results in zip(todo, found, strict=True):
-                command = self._metadata["command"]
+                command = shlex.join(sys.argv)
                 yield self._write(row, {**results, "command": command, **self.facts})
 
     def run_all(
@@ -217,11 +207,14 @@ def _minutes_until(end: float | None) -> float | None:
     return None if end is None else max(1e-9, (end - time.time()) / 60)
 
 
-def _run_row(name: str, row: Row, directory: Path, end: float | None) -> Record:
-    """Runs a row in a new process of another machine, and returns its results and metadata."""
-    arguments = (directory, _minutes_until(end), *row.arguments)
+def _run_row(
+    name: str, row: Row, directory: Path, end: float | None, in_process: bool = True
+) -> Record:
+    """Runs a row, by default in a new process, and returns its results and metadata."""
+    metadata = run_metadata()
+    call = functools.partial(call_in_process, row.function) if in_process else row.function
     try:
-        return {**run_metadata(), **call_in_process(row.function, *arguments)}
+        return {**metadata, **call(directory, _minutes_until(end), *row.arguments)}
     except InputError as error:
         raise type(error)(f"{name}: {error}") from error
 

@@ -141,11 +141,6 @@ class Recipe:
         """False if a teacher generates all targets of the training text."""
         return self.train.keys() != {"source"}
 
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of `identity`."""
-        return hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()
-
     @classmethod
     def load(cls, recipes_dir: str | Path, name: str) -> Recipe:
         """Reads `recipes_dir/name/recipe.json`."""

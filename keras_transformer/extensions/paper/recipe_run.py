@@ -77,8 +77,7 @@ def run_recipe(  # noqa: PLR0913  each is a flag of the command
     written: dict[str, Any] = {}
     for role, path in runs.items():
         written |= run_identity(role, path)
-    facts = {"recipe": recipe.name, "variant": recipe.variant}
-    facts |= {"recipe_sha256": recipe.fingerprint, **written}
+    facts = {"recipe": recipe.name, "variant": recipe.variant, **written}
     experiment = Experiment(
         work_dir, {**recipe.identity, **written}, facts, max_minutes=max_minutes
     )

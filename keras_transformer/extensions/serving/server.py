@@ -225,9 +225,8 @@ def application(
             message = f"{error.detail}: {request.method} {request.url.path}"
         return JSONResponse(error_body(request, status, message), status, headers)
 
-    hosts = Middleware(
-        TrustedHostMiddleware, allowed_hosts=allowed_hosts(settings), www_redirect=False
-    )
+    names = allowed_hosts(settings)
+    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)
     handlers: Any = dict.fromkeys((RequestError, HTTPException, Exception), refusal)
     # Outside of Starlette, which answers internal errors outside of its middleware.
     return CORSMiddleware(
@@ -331,10 +330,13 @@ async def serve(
     another server with the attributes `model`, `batcher`, `path` and `is_stopping`.
     """
     server = Server(settings) if create is None else create(settings)
-    tls = None
-    if settings.tls_certificate:
+    tls, certificate, key = None, settings.tls_certificate, settings.tls_key
+    if certificate:
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        tls.load_cert_chain(settings.tls_certificate, settings.tls_key)
+        try:
+            tls.load_cert_chain(certificate, key)
+        except OSError as error:
+            raise InputError(f"--tls_certificate={certificate} --tls_key={key}: {error}") from error
     with _listener(settings.host, settings.rest_port) as listener:
         _LOG.info("Loading %s.", settings.model_dir)
         await server.model.start()

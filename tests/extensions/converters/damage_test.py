@@ -68,6 +68,7 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
         ("tied-embeddings: false", "tied-embeddings: 'on'", ["tied-embeddings", "on"]),
         ("dim-ffn: 24", "dim-ffn: 900000", ["weights", "values"]),
         ({QUERY: np.ones([16, 16], np.int8)}, [QUERY, "int8"]),
+        ({QUERY: np.float32(1)}, ["post_norm.npz", QUERY, "number"]),
     ],
     "marian/decoder.yml": [
         ("", "normalize: [1]", ["decoder.yml"]),
@@ -113,7 +114,6 @@ BAD: dict[str, list[tuple[Any, ...]]] = {
         ({"eos_token_id": 5}, ["eos_token_id", 5]),
         ({"forced_decoder_ids": [[1, 5]]}, ["forced_decoder_ids"]),
         ({"stop_strings": ["."]}, ["stop_strings"]),
-        ({"max_time": 0.1}, ["max_time"]),
         ({"renormalize_logits": "no"}, ["renormalize_logits", "no"]),
         ({"watermarking_config": {"bias": 2.0}}, ["watermarking_config"]),
         ({"do_sample": "no"}, ["do_sample", "no"]),

@@ -141,10 +141,8 @@ def test_forms_and_a_pivot(client: httpx.Client) -> None:
     assert [t["text"] for t in found.json()["translations"]] == ["Adefr walldefr", "Bdefr"]
     assert found.headers["x-pivot"] == "de"
     empty = client.post("/v2/translate", data={"target_lang": "DE"})
-    assert (empty.status_code, empty.json()) == (
-        400,
-        {"message": "Parameter 'text' not specified."},
-    )
+    message = {"message": "Parameter 'text' not specified."}
+    assert (empty.status_code, empty.json()) == (400, message)
 
 
 def test_invalid_glossaries(client: httpx.Client) -> None:

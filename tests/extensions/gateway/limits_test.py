@@ -222,6 +222,11 @@ def test_a_server_for_other_machines_needs_keys(tmp_path: Path) -> None:
         package.run(Settings(tmp_path, host="0.0.0.0"))
 
 
+def test_files_of_tls_that_are_missing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=mentions("missing.pem", "--tls_key=None")):
+        package.run(Settings(tmp_path, tls_certificate="missing.pem"))
+
+
 @pytest.mark.parametrize("line", ["my-key", "ab" * 31])
 def test_a_file_with_keys_instead_of_hashes_is_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / "keys").write_text(f"# hashes\n{line}\n")

@@ -81,7 +81,7 @@ def test_models_of_other_toolkits_are_converted(models: dict[str, Path], tmp_pat
 
 
 def test_problems_are_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     for address in ("hf://en-de", "hf://user/en-de/file", "hf:// user/en de"):
         refuses(hub.resolve, {"models": address}, "hf://USER/NAME")
     with pytest.raises(InputError, match=mentions("hf://user/en-de", "downloaded")) as caught:

@@ -18,7 +18,6 @@ from keras import ops
 
 from keras_transformer.config import RunConfig
 from keras_transformer.config.schema import PositiveInt, setting
-from keras_transformer.errors import require
 from keras_transformer.extensions.paper.baselines.baseline import Baseline, BaselineConfig
 from keras_transformer.layers import Dropout
 from keras_transformer.layers.masks import padding_mask
@@ -35,15 +34,8 @@ class ConvolutionalConfig(BaselineConfig):
     num_encoder_layers: PositiveInt = setting(8, "layers of the encoder")
     num_decoder_layers: PositiveInt = setting(8, "layers of the decoder")
     hidden: PositiveInt = setting(256, "width of the layers")
-    kernel_size: PositiveInt = setting(3, "tokens of a window, an odd number")
+    kernel_size: PositiveInt = setting(3, "tokens of a window")
     max_positions: PositiveInt = setting(512, "learned positions on each side")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            self.kernel_size % 2 == 1,
-            f"model.kernel_size is {self.kernel_size}, but it must be odd.",
-        )
 
     def num_parameters(self) -> int:
         d, h = self.d_model, self.hidden

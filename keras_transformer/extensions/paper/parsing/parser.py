@@ -65,10 +65,7 @@ class TreeConstraint:
         max_lengths: tf.Tensor,
     ) -> tf.Tensor:
         """Returns the tokens that may come next; `inputs` are the numbers of leaves, `[rows]`."""
-        if inputs is None:
-            raise InputError(
-                "Trees need the number of leaves of each sentence. Pass it as constraint_inputs."
-            )
+        assert inputs is not None
         # --> [vocab]
         opens, closes, is_leaf, ends = (
             tf.reduce_any(tf.one_hot(list(ids), self.vocab_size, True, False), axis=0)

@@ -112,10 +112,12 @@ def restore_trees(
     change = tf.cast(is_opening, tf.int32) - tf.cast(is_closing, tf.int32)
     total = tf.cumsum(change, axis=1)
     # A closing bracket without an open one changes nothing (Lindley's recursion).
-    depth = total - tf.minimum(_running_minimum(total, max_length + 1), 0)
+    backwards = tf.reverse(total, [1])
+    lowest = _minimum_to_the_end(backwards, tf.zeros_like(total), max_length + 1)
+    depth = total - tf.minimum(tf.reverse(lowest, [1]), 0)
     # A gap is a word and all symbols up to the next word. A bracket that opens and closes in the
     # same gap contains no word, nor does one that opens after the last word.
-    least = _minimum_to_the_end_of_the_gap(depth, number, max_length + 1)
+    least = _minimum_to_the_end(depth, number, max_length + 1)
     opens = is_opening & (depth == least) & more
     closing = tf.where(stands, depth - tf.where(more, least, 0), 0)
     leaves = _leaf(names, _words_at(words, number - 1, stands)) + _closing(closing, max_length)
@@ -169,32 +171,17 @@ def _closing(counts: tf.Tensor, most: int) -> tf.Tensor:
     return tf.gather(many, counts // _UNIT) + tf.gather(few, counts % _UNIT)
 
 
-def _running_minimum(values: tf.Tensor, most: int) -> tf.Tensor:
-    """Returns the running minimum, int32 `[N, L]`, of values. L is at most `most`."""
-    reach = 1  # each value is the minimum of this number of values
-    while reach < most:
-        shift = tf.minimum(reach, tf.shape(values)[1])
-        before = tf.pad(
-            values[:, : tf.shape(values)[1] - shift],
-            [[0, 0], [shift, 0]],
-            constant_values=values.dtype.max,
-        )
-        values = tf.minimum(values, before)
-        reach *= 2
-    return values
-
-
-def _minimum_to_the_end_of_the_gap(depth: tf.Tensor, gap: tf.Tensor, most: int) -> tf.Tensor:
-    """Returns the minimum of each depth and all later depths in the same gap, int32 `[N, L]`.
+def _minimum_to_the_end(values: tf.Tensor, gap: tf.Tensor, most: int) -> tf.Tensor:
+    """Returns the minimum of each value and all later values in the same gap, int32 `[N, L]`.
 
     `gap` has the number of the gap of each position, in rising order, and L is at most `most`.
     """
-    reach = 1
+    reach = 1  # each value is the minimum of this number of values
     while reach < most:
-        shift = tf.minimum(reach, tf.shape(depth)[1])
+        shift = tf.minimum(reach, tf.shape(values)[1])
         paddings = [[0, 0], [0, shift]]
-        behind = tf.pad(depth[:, shift:], paddings)
+        behind = tf.pad(values[:, shift:], paddings)
         same = tf.pad(gap[:, shift:], paddings, constant_values=-1) == gap
-        depth = tf.where(same, tf.minimum(depth, behind), depth)
+        values = tf.where(same, tf.minimum(values, behind), values)
         reach *= 2
-    return depth
+    return values

@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import glob
-import io
 import random
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-
-import sentencepiece
 
 from keras_transformer.data.prepare import PreparedData, PrepareOptions, prepare
 from keras_transformer.data.reading import read_text, require_file
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.paper.parsing.trees import (
-    WORD,
     SymbolKind,
     Tree,
     linearize,
     read_trees,
     symbols_of,
 )
-from keras_transformer.text.model_proto import UNIGRAM, USER_DEFINED, ModelProto
+from keras_transformer.text.charsmap import with_rules
+from keras_transformer.text.model_proto import CONTROL, UNKNOWN, USER_DEFINED, ModelProto
 from keras_transformer.text.vocabulary import MAX_BYTES, SPECIAL_PIECES, Vocabulary
 
 # The longest sentences of the WSJ have some 400 symbols. One word can have many.
@@ -138,33 +134,19 @@ def symbol_model(symbols: Sequence[str]) -> bytes:
     Text consists of symbols separated by spaces. Pad, unknown, start and end ids are 0, 1, 2 and 3.
     A symbol that is missing in the training data is unknown.
     """
-    trained = io.BytesIO()
-    with tempfile.TemporaryDirectory() as folder:
-        # The only normalization turns tabs into spaces. Without any, tensorflow-text would write a
-        # line to standard error whenever the model is loaded.
-        rules = Path(folder) / "rules.tsv"
-        rules.write_text("09\t20\n")
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter([WORD]),
-            model_writer=trained,
-            model_type="char",
-            vocab_size=len(SPECIAL_PIECES) + 2,
-            normalization_rule_tsv=str(rules),
-            pad_id=0,
-            unk_id=1,
-            bos_id=2,
-            eos_id=3,
-            minloglevel=2,
-        )
-    model = ModelProto.FromString(trained.getvalue())
-    del model.pieces[len(SPECIAL_PIECES) :]
+    model = ModelProto()
+    trainer, normalizer = model.trainer_spec, model.normalizer_spec
+    trainer.pad_id, trainer.unk_id, trainer.bos_id, trainer.eos_id = range(4)
+    for piece, kind in zip(SPECIAL_PIECES, (CONTROL, UNKNOWN, CONTROL, CONTROL), strict=True):
+        model.pieces.add(piece=piece, type=kind)
     # Unknown tokens are scored with the normal tokens, so there must be at least one.
     model.pieces.add(piece=_SPACE, score=0.0)
     for symbol in symbols:
         # User-defined pieces are never split, even if segmentations are sampled.
         model.pieces.add(piece=_SPACE + symbol, type=USER_DEFINED)
-    model.trainer_spec.model_type = UNIGRAM
-    model.normalizer_spec.ClearField("normalization_rule_tsv")  # it has a temporary path
+    # Without any rule, tensorflow-text would write a line to standard error whenever the model is
+    # loaded.
+    normalizer.precompiled_charsmap = with_rules(b"", {"\t": " "})
     return bytes(model.SerializeToString(deterministic=True))
 
 

@@ -128,7 +128,6 @@ def test_dropout_is_on_only_in_training(name: str) -> None:
         (GRUConfig, {"dropout": 1.0}, ("model.dropout", "1.0", "0", "1")),
         (GRUConfig, {"tie_embeddings": "none"}, ("model.tie_embeddings", "none", "all")),
         (GRUConfig, {"pad_id": 3}, ("four", "ids")),
-        (ConvolutionalConfig, {"kernel_size": 4}, ("model.kernel_size", "4")),
         (ConvolutionalConfig, {"hidden": "x"}, ("model.hidden", "x")),
     ],
 )

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.config import DecodingConfig
-from keras_transformer.errors import InputError
 from keras_transformer.extensions.paper.parsing.parser import TreeConstraint
 from tests.decoding.reference import (
     END,
@@ -26,7 +25,6 @@ from tests.decoding.reference import (
     search,
 )
 from tests.decoding.strategies import SEEDS
-from tests.messages import mentions
 
 LEAF, OPEN, CLOSE = UNKNOWN, A, B
 WRITTEN = {LEAF: "x", OPEN: "(", CLOSE: ")"}
@@ -131,8 +129,3 @@ def test_a_prefix_is_the_beginning_of_the_tree():
         [one] = hypotheses(result, sentence)
         assert list(one.tokens[: np.sum(forced >= 0)]) == forced[forced >= 0].tolist()
         assert one.tokens[-1] == END and goes_on(one.tokens, 2, 5)
-
-
-def test_trees_need_the_number_of_leaves():
-    with pytest.raises(InputError, match=mentions("trees", "leaves")):
-        search(random_tables(1, 1), [5], DecodingConfig(), constraint=TREES)
