@@ -138,8 +138,8 @@ class SavedModelExporter(Exporter):
         if translator.quality is not None:
             own = translator.translate_verbose(texts, [""] * count)
             found = outputs["translate"]
-            # Of hypotheses with equal scores, the search may return another one.
-            is_same = found["translations"] == own["translations"].numpy()
+            # Of hypotheses with equal scores, the search may return one of another length.
+            is_same = found["lengths"] == own["lengths"].numpy()
             quality = own["quality"].numpy()[is_same]
             check_scores("translate", found["quality"][is_same], quality, "quality")
 

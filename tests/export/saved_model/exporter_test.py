@@ -82,8 +82,8 @@ def test_every_signature_must_give_the_scores_of_the_run(of_run, wrong):
         saved_model.EXPORTER.compare_signatures(translator, engine, PHRASES)
 
 
-def test_qualities_are_compared_where_the_translations_are_equal():
-    scores, own = np.zeros((1, 2)), {"translations": tf.constant([["a", "b"]])}
+def test_qualities_are_compared_where_the_lengths_are_equal():
+    scores, own = np.zeros((1, 2)), {"lengths": tf.constant([[2, 3]])}
     own |= {"quality": tf.constant([[0.5, 0.4]])}
     translator = SimpleNamespace(
         config=SimpleNamespace(length_penalty=0.6),
@@ -93,9 +93,9 @@ def test_qualities_are_compared_where_the_translations_are_equal():
     )
     found = {"scores": scores, "quality": np.array([[0.5, 0.9]])}
     engine = SimpleNamespace(call=lambda calls: [found for _ in calls])
-    found["translations"] = np.array([[b"a", b"c"]], object)
+    found["lengths"] = np.array([[2, 4]])
     saved_model.EXPORTER.compare_signatures(translator, engine, ["x"])
-    found["translations"] = np.array([[b"a", b"b"]], object)
+    found["lengths"] = np.array([[2, 3]])
     refuses(saved_model.EXPORTER.compare_signatures, (translator, engine, ["x"]), "quality")
 
 
