@@ -11,8 +11,8 @@ declared in the same way. The groups are:
 * `exporters`: objects that follow `keras_transformer.export.Exporter`;
 * `loaders`: instances of `Loader`, for models that have no manifest;
 * `resolvers`: functions that replace addresses, such as hf://USER/NAME, by paths;
-* `destinations`: functions that return, for an address to write to, a context manager with a path,
-  whose content is uploaded at the end: `storage`;
+* `stores`: `storage`, a module with `copy`, which returns a path for an address, and `upload`, a
+  context manager with a path, whose content is uploaded at the end;
 * `corpora`: objects that follow `keras_transformer.data.corpus.CorpusReader`;
 * `commands`: modules with a docstring, `define_flags()` and `main()`;
 * `servers`: modules with `help`, `Settings`, `UNUSED` and `run`, which `serve` uses if the flag of

@@ -62,14 +62,16 @@ def _with_local_paths(main: Callable[[], int | None]) -> int | None:
     with contextlib.ExitStack() as stack:
         for flag in _key_flags(main.__module__):
             value: Any = flag.value
-            if "://" not in str(value) or flag.name not in config_flags.PATHS:
+            if "://" not in str(value):
                 continue
+            store = plugins.find("stores", "storage")
             if flag.name in ("output", "output_dir"):
-                upload = plugins.find("destinations", "storage")
-                flag.value = stack.enter_context(upload(value))
-            elif not flag.name.endswith("_dir"):
-                copy = plugins.find("resolvers", "storage")
-                flag.value = [*map(copy, value)] if isinstance(value, list) else copy(value)
+                flag.value = stack.enter_context(store.upload(value))
+            elif flag.name == "work_dir":
+                raise InputError("--work_dir must be a path of this machine.")
+            elif flag.name in config_flags.TEXTS:
+                is_list = isinstance(value, list)
+                flag.value = [*map(store.copy, value)] if is_list else store.copy(value)
         return main()
 
 

@@ -36,6 +36,10 @@ PATHS: dict[str, str] = {
     "ids": "file with the names of the files to use, one per line",
 }
 
+# Flags with files that are only read. They can be addresses.
+TEXTS = {"tsv", "valid_tsv", "glossary", *PATHS} - {"output", "output_dir", "work_dir"}
+TEXTS -= {"data_dir", "model_dir", "run_dir"}  # machines of a cluster copy them themselves
+
 # Flags that are neither paths nor fields: name → (type, help). Commands may set defaults.
 OPTIONS: dict[str, tuple[str, str]] = {
     "tokenize": ("string", "sacreBLEU tokenizer for BLEU; none: the text is already tokenized"),

@@ -27,7 +27,6 @@ import contextlib
 import functools
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -39,7 +38,7 @@ from absl import flags
 from keras_transformer import console
 from keras_transformer.cli import app, config_flags
 from keras_transformer.data.workers import run_tasks
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, StoppedError
 from keras_transformer.inference import Languages
 
 if TYPE_CHECKING:
@@ -89,37 +88,40 @@ def main() -> int:
     from keras_transformer.inference import loading, scoring  # slow to import
 
     sources, targets = _read_pairs()
+    members = loading.members(FLAGS.model_dir)
+    paths = ",".join(f"{Path(run.path).absolute()}@{name}" for run, name in members)
+    weights = json.dumps([run.weights_crc32(name) for run, name in members])
     settings = json.dumps(config_flags.config_settings())
-    model = (os.getcwd(), FLAGS.model_dir, settings, config_flags.languages())
-    weights = [run.weights_crc32(name) for run, name in loading.members(FLAGS.model_dir)]
+    name = FLAGS.model_dir if "://" in FLAGS.model_dir else paths
+    model = (name, weights, settings, config_flags.languages())
     workers = config_flags.workers() or 1
     if workers == 1:
         _scorer(*model)  # loading it is not a part of the time
     start = time.perf_counter()
-    with _output([sources, targets, model, weights, FLAGS.format]) as (saved, save):
-        done, log_prob, tokens, warnings = saved or (0, 0.0, 0, [])
-        parts = [slice(i, i + _BLOCK_PAIRS) for i in range(done, len(sources), _BLOCK_PAIRS)]
+    with _output([sources, targets, model, FLAGS.format]) as (saved, save):
+        done, log_prob, tokens, warned, seconds = saved or (0, 0.0, 0, False, 0.0)
+        start -= seconds
+        blocks = [slice(i, i + _BLOCK_PAIRS) for i in range(done, len(sources), _BLOCK_PAIRS)]
         tasks = (
-            (f"the block after pair {part.start:,}", part.start, sources[part], targets[part])
-            + (model, FLAGS.format)
-            for part in parts
+            (f"the block after pair {block.start:,}", block.start)
+            + (sources[block], targets[block], model, FLAGS.format)
+            for block in blocks
         )
-        with console.progress_bar(
-            len(sources), "pairs", is_shown=len(parts) > 1, initial=done
-        ) as bar:
-            for lines, results, found in run_tasks(
-                score_block, tasks, workers, None, uses_all_cores=True
-            ):
+        scored = run_tasks(score_block, tasks, workers, None, uses_all_cores=True)
+        is_shown = len(blocks) > 1
+        with console.progress_bar(len(sources), "pairs", is_shown=is_shown, initial=done) as bar:
+            for lines, results, warnings in scored:
+                for warning in warnings:
+                    console.warn(warning)
                 done += len(results)
                 log_prob += sum(float(row.sum()) for row in results)
                 tokens += sum(map(len, results))
-                warnings += found
-                save([lines.encode()], [done, log_prob, tokens, warnings])
+                warned = warned or bool(warnings)
+                seconds = time.perf_counter() - start
+                save([lines.encode()], [done, log_prob, tokens, warned, seconds])
                 bar.update(len(results))
-    for warning in warnings:
-        console.warn(warning)
-    console.info(scoring.summary(log_prob, tokens, done, time.perf_counter() - start))
-    return 3 if warnings else 0
+    console.info(scoring.summary(log_prob, tokens, done, seconds))
+    return 3 if warned else 0
 
 
 @contextlib.contextmanager
@@ -129,7 +131,7 @@ def _output(inputs: Any) -> Iterator[tuple[Any, Callable[[Sequence[bytes], Any],
     """
     from keras_transformer.runs import atomic  # imports the progress bar
 
-    if FLAGS.output is None or (os.path.exists(FLAGS.output) and not os.path.isfile(FLAGS.output)):
+    if FLAGS.output is None or not atomic.is_replaced(FLAGS.output):
         with atomic.output_file(FLAGS.output) as file:
             yield None, lambda texts, _: file.writelines(texts)
         return
@@ -159,14 +161,15 @@ def score_block(
 
 
 @functools.lru_cache(maxsize=1)
-def _scorer(folder: str, model_dir: str, settings: str, languages: Languages) -> Scorer:
-    """Loads the model once per process. Relative paths begin in the folder."""
+def _scorer(model_dir: str, weights: str, settings: str, languages: Languages) -> Scorer:
+    """Loads the model once per process. Its weights must have these checksums."""
     app.load_tensorflow()
     from keras_transformer.inference import loading, scoring
 
-    # A machine that has only the address of the model lacks the folder.
-    with contextlib.nullcontext() if "://" in model_dir else contextlib.chdir(folder):
-        translator = loading.load_translator(model_dir, json.loads(settings))
+    found = [run.weights_crc32(name) for run, name in loading.members(model_dir)]
+    if json.dumps(found) != weights:
+        raise StoppedError(f"{model_dir} has other weights here than where the command runs.")
+    translator = loading.load_translator(model_dir, json.loads(settings))
     return scoring.Scorer(translator.with_languages(*languages))
 
 

@@ -193,6 +193,12 @@ def exclusive_lock(directory: Path, name: Path | None = None) -> Iterator[None]:
 # Output of a command.
 
 
+def is_replaced(path: str | Path) -> bool:
+    """Returns whether output gets this name at its end; devices and pipes are written directly."""
+    is_device = str(path).startswith(("/dev/", "/proc/"))
+    return not is_device and (os.path.isfile(path) or not os.path.exists(path))
+
+
 @contextlib.contextmanager
 def output_file(path: str | Path | None) -> Iterator[BinaryIO]:
     """Yields a binary file that gets the name `path` when the block ends without an error.
@@ -203,7 +209,7 @@ def output_file(path: str | Path | None) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         return
     try:
-        if os.path.exists(path) and not os.path.isfile(path):
+        if not is_replaced(path):
             with open(path, "wb") as file:
                 yield file
         else:  # the target of a symbolic link is replaced, not the link
@@ -247,12 +253,14 @@ def work_directory(output_dir: Path, fingerprint: str, file: str | None = None) 
                 raise
             if file is not None:
                 (directory / file).replace(target)
+                _sync(target.parent)
                 shutil.rmtree(directory)
                 return
-            shutil.rmtree(directory / _WORK, ignore_errors=True)
             remove_leftovers(directory, *(path for path in directory.rglob("*") if path.is_dir()))
             directory.rename(target)
-            (target / _FINGERPRINT).unlink()  # a resumed call needs it until the rename
+            # A resumed call needs these until the rename.
+            shutil.rmtree(target / _WORK, ignore_errors=True)
+            (target / _FINGERPRINT).unlink()
     except OSError as error:
         raise InputError(
             f"{output_dir} cannot be written ({error}). Fix this, then the same command resumes."
@@ -273,7 +281,11 @@ def growing_files(
     sizes, state = json.loads(path.read_bytes()) if path.exists() else ([0] * len(names), None)
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context((directory / name).open("ab")) for name in names]
-        for file, size in zip(files, sizes, strict=True):
+        _sync(directory)
+        pairs = [*zip(files, sizes, strict=True)]
+        if any(os.fstat(file.fileno()).st_size < size for file, size in pairs):
+            pairs, state = [(file, 0) for file in files], None  # the last call replaced its output
+        for file, size in pairs:
             file.truncate(size)
 
         def save(texts: Sequence[bytes], state: Any) -> None:

@@ -12,6 +12,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.runs.atomic import (
     atomic_path,
     exclusive_lock,
+    growing_files,
     output_file,
     work_directory,
     write_version,
@@ -154,3 +155,27 @@ class TestOutputFile:
             expected = f"{name} cannot be written"
             with pytest.raises(InputError, match=expected), output_file(tmp_path / name):
                 pytest.fail("the block must not begin")
+
+
+def test_growing_files_end_where_their_state_was_saved(tmp_path: Path) -> None:
+    for blocks in range(4):
+        with (
+            contextlib.suppress(ZeroDivisionError),
+            work_directory(tmp_path / "out", "a", "text") as directory,
+            growing_files(directory, ["text"]) as (done, save),
+        ):
+            assert done == (blocks or None)
+            save([b"block %d\n" % blocks], blocks + 1)
+            with (directory / "text").open("ab") as file:
+                file.write(b"a part of the next one")
+            raise ZeroDivisionError
+    with work_directory(tmp_path / "out", "a", "text") as directory:
+        with growing_files(directory, ["text"]) as (done, save):
+            assert done == 4
+        whole = (directory / "text").read_bytes()
+        assert whole == b"".join(b"block %d\n" % number for number in range(4))
+        (directory / "text").unlink()  # as after a kill at the end
+        with growing_files(directory, ["text"]) as (done, save):
+            assert done is None
+            save([b"new"], 1)
+    assert (tmp_path / "out").read_bytes() == b"new" and len(list(tmp_path.iterdir())) == 1

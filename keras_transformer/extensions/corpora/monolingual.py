@@ -212,10 +212,9 @@ def _without_translations(task: tuple[Any, ...], error: StoppedError) -> dict[st
     block, _, _, pairs = task
     lines = len(_decoded(block))
     log.warning("Skipped: %s", error)
-    result = {"texts": [[""] * lines], "cleaning": CleaningReport().as_dict()}
-    if pairs:
-        result["texts"] = [[], []]
-    return {**result, "lines": lines, "untranslated": lines, "seconds": 0, "skipped": str(block)}
+    result = {"lines": lines, "untranslated": lines, "seconds": 0, "skipped": str(block)}
+    texts = [[], []] if pairs else [[""] * lines]
+    return {**result, "texts": texts, "cleaning": CleaningReport().as_dict()}
 
 
 def _decoded(block: Block) -> list[str]:

@@ -144,8 +144,9 @@ def _run(
                 task.result.append(ray.get(ended[0]))
                 task.arguments = None  # its memory is free, even if the result has to wait
             except losses as error:
-                # A node that was taken away says nothing about the task.
-                task.losses += not isinstance(error, exceptions.NodeDiedError)
+                # A node that was taken away says nothing about the task, nor does a lost result.
+                away = isinstance(error, exceptions.NodeDiedError | exceptions.ObjectLostError)
+                task.losses += not away
                 if task.losses < _MAX_LOSSES:
                     # Until Ray knows that a node has died, the task could go there again.
                     task.start = time.monotonic() + DEATH_SECONDS
@@ -202,7 +203,9 @@ def _run_task(
     try:
         return function(*arguments)
     except OSError as error:
-        raise StoppedError(f"Node {node}: {error}. Then the same command resumes.") from error
+        raise StoppedError(
+            f"Node {node}: {error}. Fix this, then the same command resumes."
+        ) from error
     except InputError as error:  # it may be a fault of this node, so finished blocks stay
         raise StoppedError(f"Node {node}: {error}") from error
 

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -18,19 +19,37 @@ from typing import Any
 
 import fsspec
 
-from keras_transformer.errors import InputError, one_line, require
+from keras_transformer.errors import InputError, StoppedError, one_line, require
 from keras_transformer.runs.atomic import atomic_path
 
 log = logging.getLogger(__name__)
 
-_OTHERS = ("hf://", "http://", "https://")  # models on the Hugging Face Hub, and servers
+_ADDRESS = re.compile(r"(?!hf://|https?://)[a-z][a-z0-9+.-]*://.")  # not of the Hub or a server
 
 
 def resolve(addresses: str) -> str:
-    """Copies files and folders to this machine. Returns their paths, separated by commas again."""
-    return ",".join(
-        str(_local_copy(one)) if _is_address(one) else one for one in addresses.split(",")
-    )
+    """Copies models or data to this machine. Returns their paths, separated by commas again."""
+    return ",".join(map(copy, addresses.split(",")))
+
+
+def copy(address: str) -> str:
+    """Copies a file or a folder to this machine, and returns its path. Paths stay as they are."""
+    if not _ADDRESS.match(address):
+        return address
+    with _storage(address) as (files, name):
+        found = files.find(name, detail=True)  # the file itself, or all files below the folder
+        if not found:
+            raise FileNotFoundError("There is no file with this address.")
+        path = _cache(address, fsspec.utils.tokenize(found)) / PurePosixPath(name).name
+        if not path.exists():
+            log.info("Downloading %s", address)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_path(path) as partial:
+                if files.isdir(name):
+                    files.get(name, str(partial), recursive=True)
+                else:
+                    files.get_file(name, str(partial))
+    return str(path)
 
 
 @contextlib.contextmanager
@@ -39,35 +58,29 @@ def upload(address: str) -> Iterator[str]:
 
     An existing folder is an error. The path is always the same, so that a command can resume.
     """
+    require(bool(_ADDRESS.match(address)), f"{address} cannot be written. Choose a path.")
     folder = _cache(address)
+    mark = folder / "uploading"
+
+    def check(files: Any, name: str) -> None:
+        is_free = mark.exists() or not files.isdir(name)
+        require(is_free, f"{address} exists. Choose a new directory.")
+
     with _storage(address) as (files, name):
-        is_new = folder.exists() or not files.isdir(name)
-        require(is_new, f"{address} exists. Choose a new directory.")
-        folder.mkdir(parents=True, exist_ok=True)
+        check(files, name)
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / PurePosixPath(name).name
     yield str(path)
+    log.info("Uploading %s. If this fails, the same command uploads it again.", address)
     with _storage(address) as (files, name):
-        log.info("Uploading %s", address)
-        files.put(str(path), name, recursive=path.is_dir())
+        check(files, name)
+        mark.touch()
+        if path.is_dir():
+            files.put(f"{path}/", name, recursive=True)
+        else:
+            files.makedirs(str(PurePosixPath(name).parent), exist_ok=True)
+            files.put_file(str(path), name)
     shutil.rmtree(folder)
-
-
-def _is_address(text: str) -> bool:
-    return "://" in text and not text.startswith(_OTHERS)
-
-
-def _local_copy(address: str) -> Path:
-    with _storage(address) as (files, name):
-        found = files.find(name, detail=True)  # the file itself, or all files below the folder
-        if not found:
-            raise FileNotFoundError("There is no file with this address.")
-        copy = _cache(address, fsspec.utils.tokenize(found)) / PurePosixPath(name).name
-        if not copy.exists():
-            log.info("Downloading %s", address)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_path(copy) as partial:
-                files.get(name, str(partial), recursive=files.isdir(name))
-    return copy
 
 
 def _cache(*parts: str) -> Path:
@@ -85,4 +98,4 @@ def _storage(address: str) -> Iterator[tuple[Any, str]]:
     except InputError:
         raise
     except Exception as error:  # each store has its own
-        raise InputError(f"{address}: {one_line(error)}") from error
+        raise StoppedError(f"{address}: {one_line(error)}") from error

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer import __version__
+from keras_transformer.cli.train import WORKER_LOST
 from keras_transformer.errors import StoppedError
 from keras_transformer.extensions.ray import DEATH_SECONDS, cause, check_node
 
 log = logging.getLogger(__name__)
 
-WORKER_LOST = 75  # the exit code of `train` after another worker was lost
 _INTERRUPTED = 130
 _MAX_LOSSES = 3  # without a new checkpoint in between
 _POLL_SECONDS = 0.5

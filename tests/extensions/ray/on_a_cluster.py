@@ -35,7 +35,8 @@ from tests.messages import mentions, tells
 
 EXPORT = os.environ.get("EXPORT", "")
 BEGAN = Path(os.environ.get("BEGAN", "began"))
-os.environ["DRIVER"] = str(os.getpid())  # all nodes inherit it
+# All nodes inherit these.
+os.environ |= {"DRIVER": str(os.getpid()), "XDG_CACHE_HOME": str(BEGAN.with_name("cache"))}
 SMALL = {"num_cpus": 1, "object_store_memory": 2**27, "include_dashboard": False}
 
 
@@ -197,6 +198,10 @@ def test_ctrl_c_stops_the_tasks_and_the_same_command_resumes(
     _, [blocks, *_] = json.loads((tmp_path / ".out.partial/work/progress.json").read_bytes())
     assert blocks == 1
     assert driver.run(tmp_path, "translate_corpus", flags, "").code == 0
+    one = f"--model_dir={EXPORT} --input={tmp_path}/mono --output_dir=one".split()
+    assert driver.run(tmp_path, "translate_corpus", one, "").code == 0
+    texts = [(tmp_path / name / "translations.txt").read_bytes() for name in ("one", "out")]
+    assert texts[0] == texts[1]
 
 
 def test_a_node_with_another_version_is_named(runner, tmp_path, monkeypatch):

@@ -57,7 +57,7 @@ def test_a_text_in_a_store_is_translated_there(folder, cpu_version, driver, tmp_
     files.put(str(cpu_version), "bucket/a/en-de", recursive=True)
     flags = f"--model_dir={address}/en-de --input={address}/mono.en --output_dir={address}/out"
     ended = driver.run(tmp_path, "translate_corpus", flags.split(), "")
-    assert ended.code == 0 and f"Uploading {address}/out\n" in ended.err, ended.err
+    assert ended.code == 0 and f"Uploading {address}/out. " in ended.err, ended.err
     (tmp_path / "mono.en").write_text("".join(f"{phrase}\n" for phrase in PHRASES))
     here = f"--model_dir={cpu_version} --input=mono.en --output_dir=here".split()
     assert driver.run(tmp_path, "translate_corpus", here, "").code == 0
@@ -83,6 +83,29 @@ def test_data_are_prepared_in_a_store_and_read_from_there(folder, driver, tmp_pa
     sizes = "num_encoder_layers=1 num_decoder_layers=1 d_model=16 d_ff=16 num_heads=2".split()
     given = [*flags.split(), "--jit_compile=false", *(f"--set=model.{size}" for size in sizes)]
     assert driver.run(tmp_path, "train", given, "").code == 0
+
+
+def test_an_upload_that_failed_is_repeated_by_the_same_command(
+    cpu_version, driver, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    files, address = fsspec.filesystem("memory"), "memory://repeated"
+    (tmp_path / "mono.en").write_text("".join(f"{phrase}\n" for phrase in PHRASES))
+    flags = f"--model_dir={cpu_version} --input=mono.en --output_dir={address}/out".split()
+
+    def put_half(self, path, name, recursive):
+        files.pipe("/repeated/out/report.json", b"half of a report")
+        raise ConnectionError("reset")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(files), "put", put_half)
+        ended = driver.run(tmp_path, "translate_corpus", flags, "")
+    assert ended.code == 1 and tells(ended.err, "same command", f"{address}/out", "reset")
+    assert driver.run(tmp_path, "translate_corpus", flags, "").code == 0
+    names = files.find("/repeated")
+    assert names == ["/repeated/out/report.json", "/repeated/out/translations.txt"]
+    assert files.cat(names[0]) != b"half of a report"
+    assert driver.run(tmp_path, "translate_corpus", flags, "").code == 1  # it exists
 
 
 @pytest.mark.parametrize("address", ["memory://bucket/absent", "absent://bucket/a"])
