@@ -33,10 +33,10 @@ FEATURES = {
     "terms and quality": (403, 418, 456, 168, 110, 3),
     "models of other toolkits": (384, 658, 1_502, 0, 191, 3),
     "the gateway": (1, 991, 925, 102, 152, 8),
-    "a cluster of machines": (160, 501, 453, 166, 109, 2),
+    "a cluster of machines": (181, 506, 503, 166, 111, 2),
 }
 # The lines that were planned for the core and the extensions. Real text, with alignments and the
-# changes of training pairs, has about 660 more, the gateway 90, and a cluster 300, for object
+# changes of training pairs, has about 660 more, the gateway 90, and a cluster 340, for object
 # stores, back-translation, and the blocks of `score`. The others, and the package, have less.
 PLANNED = {
     "before these features": 11_800 + 10_900,
@@ -51,7 +51,7 @@ BUDGETS = dict(zip(KINDS, map(sum, zip(*FEATURES.values(), strict=True)), strict
 # Lines of code in folders of the package.
 FOLDERS = {
     "api": 468,
-    "cli": 973,
+    "cli": 986,
     "config": 527,
     "data": 2_087,
     "decoding": 1_001,
@@ -61,7 +61,7 @@ FOLDERS = {
     "inference": 1_521,
     "layers": 1_262,
     "models": 420,
-    "runs": 635,
+    "runs": 643,
     "text": 618,
     "training": 1_636,
 }

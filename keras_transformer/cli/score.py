@@ -89,11 +89,13 @@ def main() -> int:
 
     sources, targets = _read_pairs()
     members = loading.members(FLAGS.model_dir)
-    paths = ",".join(f"{Path(run.path).absolute()}@{name}" for run, name in members)
-    weights = json.dumps([run.weights_crc32(name) for run, name in members])
-    settings = json.dumps(config_flags.config_settings())
-    name = FLAGS.model_dir if "://" in FLAGS.model_dir else paths
-    model = (name, weights, settings, config_flags.languages())
+    paths = ",".join(f"{run.path.absolute()}@{name}" for run, name in members)
+    model = (
+        FLAGS.model_dir if "://" in FLAGS.model_dir else paths,
+        tuple(run.weights_crc32(name) for run, name in members),
+        json.dumps(config_flags.config_settings()),
+        config_flags.languages(),
+    )
     workers = config_flags.workers() or 1
     if workers == 1:
         _scorer(*model)  # loading it is not a part of the time
@@ -161,13 +163,14 @@ def score_block(
 
 
 @functools.lru_cache(maxsize=1)
-def _scorer(model_dir: str, weights: str, settings: str, languages: Languages) -> Scorer:
+def _scorer(
+    model_dir: str, weights: tuple[int, ...], settings: str, languages: Languages
+) -> Scorer:
     """Loads the model once per process. Its weights must have these checksums."""
     app.load_tensorflow()
     from keras_transformer.inference import loading, scoring
 
-    found = [run.weights_crc32(name) for run, name in loading.members(model_dir)]
-    if json.dumps(found) != weights:
+    if weights != tuple(run.weights_crc32(name) for run, name in loading.members(model_dir)):
         raise StoppedError(f"{model_dir} has other weights here than where the command runs.")
     translator = loading.load_translator(model_dir, json.loads(settings))
     return scoring.Scorer(translator.with_languages(*languages))

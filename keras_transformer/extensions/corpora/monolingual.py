@@ -138,8 +138,7 @@ def _translate_blocks(
                 if pairs:
                     cleaning.add(result["cleaning"])
                     report["cleaning"] = cleaning.as_dict()
-                texts = ["".join(f"{text}\n" for text in side).encode() for side in result["texts"]]
-                save(texts, [done, done_lines, report])
+                save(result["texts"], [done, done_lines, report])
                 bar.update(result["lines"])
     return report
 
@@ -181,27 +180,26 @@ def _unchanged_blocks(paths: Sequence[Path], digests: Mapping[str, str]) -> Iter
 def translate_block(
     block: Block, model: tuple[str, str], languages: Languages, pairs: PairRules | None
 ) -> dict[str, Any]:
-    """Returns the translations of a block: the `texts` without line breaks, or both sides of the
-    pairs that pass the rules; the numbers of `lines` and of `untranslated` ones; the `seconds`.
+    """Returns the translations of a block: the `texts`, which are one, or both sides of the pairs
+    that pass the rules; the numbers of `lines` and of `untranslated` ones; the `seconds`.
     """
     start = time.monotonic()
     lines = _decoded(block)
     best = [found[0] for found in translate_lines(_model(*model, languages), lines)]
     # A line break in a translation would misalign all following lines.
-    texts = [" ".join(translation.text.splitlines()) for translation in best]
+    text = "".join(" ".join(one.text.splitlines()) + "\n" for one in best).encode()
     scores = [translation.score for translation in best]
-    result = {"texts": [texts], "lines": len(lines), "untranslated": sum(map(math.isinf, scores))}
+    result = {"texts": [text], "lines": len(lines), "untranslated": sum(map(math.isinf, scores))}
     if pairs:
         report = CleaningReport()
-        sides = tuple("".join(f"{text}\n" for text in side).encode() for side in (texts, lines))
-        both = Block((f"translations of {block.names[0]}", block.names[0]), block.line, sides, {})
+        names = (f"translations of {block.names[0]}", block.names[0])
+        both = Block(names, block.line, (text, "".join(f"{one}\n" for one in lines).encode()), {})
         kept = clean(both, pairs.cleaning, report)
         if pairs.min_score is not None:
             good = np.array(scores)[kept.lines - block.line] >= pairs.min_score
             kept = kept.keep(good, "low_score", report)
-        result["texts"] = [
-            [text.decode() for text in side] for side in (kept.sources, kept.targets)
-        ]
+        sides = (kept.sources, kept.targets)
+        result["texts"] = [b"".join(text + b"\n" for text in side) for side in sides]
         result["cleaning"] = report.as_dict()
     result["seconds"] = time.monotonic() - start
     return result
@@ -213,7 +211,7 @@ def _without_translations(task: tuple[Any, ...], error: StoppedError) -> dict[st
     lines = len(_decoded(block))
     log.warning("Skipped: %s", error)
     result = {"lines": lines, "untranslated": lines, "seconds": 0, "skipped": str(block)}
-    texts = [[], []] if pairs else [[""] * lines]
+    texts = [b"", b""] if pairs else [b"\n" * lines]
     return {**result, "texts": texts, "cleaning": CleaningReport().as_dict()}
 
 

@@ -99,12 +99,9 @@ def _run(
     # Ray's libraries use this store, too. Here, it has the node that last started a task.
     from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get
 
-    losses = (
-        exceptions.NodeDiedError,
-        exceptions.ObjectLostError,
-        exceptions.OutOfMemoryError,
-        exceptions.WorkerCrashedError,
-    )
+    # A node that was taken away says nothing about the task, nor does a lost result.
+    away = (exceptions.NodeDiedError, exceptions.ObjectLostError)
+    losses = (*away, exceptions.OutOfMemoryError, exceptions.WorkerCrashedError)
     needs = _resources(ray.nodes()) if uses_all_cores else {"CPU": 1}
     options = {"num_cpus": needs["CPU"], "num_gpus": needs.get("GPU", 0)}
     run_task = ray.remote(max_retries=0, **options)(_run_task).remote
@@ -114,7 +111,8 @@ def _run(
     remaining = enumerate(tasks)
     waiting: collections.deque[_Task] = collections.deque()
     running: dict[Any, _Task] = {}
-    has_nodes = True
+    if not ray.cluster_resources().get("CPU"):
+        log.info("No machine of the cluster can run tasks now. Waiting for one.")
     if mark:
         mark.mkdir()
     try:
@@ -126,9 +124,6 @@ def _run(
                 waiting.append(_Task(number, ray.put(arguments)))
             if not waiting:
                 return
-            if has_nodes and most == QUEUED:
-                log.info("No machine of the cluster can run a task now. Waiting for one.")
-            has_nodes = most > QUEUED
             for task in waiting:
                 if task.start <= time.monotonic():
                     task.start = math.inf
@@ -144,9 +139,7 @@ def _run(
                 task.result.append(ray.get(ended[0]))
                 task.arguments = None  # its memory is free, even if the result has to wait
             except losses as error:
-                # A node that was taken away says nothing about the task, nor does a lost result.
-                away = isinstance(error, exceptions.NodeDiedError | exceptions.ObjectLostError)
-                task.losses += not away
+                task.losses += not isinstance(error, away)
                 if task.losses < _MAX_LOSSES:
                     # Until Ray knows that a node has died, the task could go there again.
                     task.start = time.monotonic() + DEATH_SECONDS
