@@ -135,7 +135,7 @@ def test_results_come_in_the_order_of_the_tasks_and_from_several_processes(runne
     assert not list(tmp_path.iterdir())
 
 
-def test_rows_of_an_experiment_run_on_the_nodes_when_a_node_dies(runner, victim, tmp_path):
+def test_rows_of_an_experiment_run_on_the_nodes(runner, tmp_path):
     rows = [Row(name, tasks.row, (name,)) for name in ("a", "b", "c")]
     reported = []
     work = Experiment(tmp_path / "work", {"data": 1}, {"fact": 2})
