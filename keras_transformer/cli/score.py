@@ -99,10 +99,9 @@ def main() -> int:
     workers = config_flags.workers() or 1
     if workers == 1:
         _scorer(*model)  # loading it is not a part of the time
-    start = time.perf_counter()
     with _output([sources, targets, model, FLAGS.format]) as (saved, save):
         done, log_prob, tokens, warned, seconds = saved or (0, 0.0, 0, False, 0.0)
-        start -= seconds
+        start = time.perf_counter() - seconds
         blocks = [slice(i, i + _BLOCK_PAIRS) for i in range(done, len(sources), _BLOCK_PAIRS)]
         tasks = (
             (f"the block after pair {block.start:,}", block.start)
@@ -110,8 +109,7 @@ def main() -> int:
             for block in blocks
         )
         scored = run_tasks(score_block, tasks, workers, None, uses_all_cores=True)
-        is_shown = len(blocks) > 1
-        with console.progress_bar(len(sources), "pairs", is_shown=is_shown, initial=done) as bar:
+        with console.progress_bar(len(sources), "pairs", initial=done) as bar:
             for lines, results, warnings in scored:
                 for warning in warnings:
                     console.warn(warning)

@@ -7,9 +7,11 @@ bytes that are left before it is used.
 
 from __future__ import annotations
 
+import io
 import math
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -47,30 +49,18 @@ _UNSUPPORTED = {
 }
 
 
-class _Cursor:
-    """Takes arrays from the content of a file, one after another."""
+def _take(file: BinaryIO, field: str, count: int, dtype: npt.DTypeLike = "u1") -> npt.NDArray[Any]:
+    """Returns the next `count` values of a file."""
+    size = count * np.dtype(dtype).itemsize
+    content = file.read(min(size, sys.maxsize))  # a damaged file may have any size
+    if len(content) < size:
+        raise ValueError(f"{field} has {size:,} bytes, but only {len(content):,} are left")
+    return np.frombuffer(content, dtype, count)
 
-    def __init__(self, content: bytes):
-        self._content = content
-        self._position = 0
 
-    @property
-    def left(self) -> int:
-        """The number of bytes that have not been taken."""
-        return len(self._content) - self._position
-
-    def take(self, field: str, count: int, dtype: npt.DTypeLike = "u1") -> npt.NDArray[Any]:
-        """Returns the next `count` values as an array without a copy."""
-        size = count * np.dtype(dtype).itemsize
-        if size > self.left:
-            raise ValueError(f"{field} has {size:,} bytes, but only {self.left:,} are left")
-        array = np.frombuffer(self._content, dtype, count, self._position)
-        self._position += size
-        return array
-
-    def number(self, field: str) -> int:
-        """Returns the next number of 64 bits."""
-        return int(self.take(field, 1, "<u8")[0])
+def _number(file: BinaryIO, field: str) -> int:
+    """Returns the next number of 64 bits."""
+    return int(_take(file, field, 1, "<u8")[0])
 
 
 def read_binary_model(file: Path) -> dict[str, npt.NDArray[Any]]:
@@ -79,21 +69,21 @@ def read_binary_model(file: Path) -> dict[str, npt.NDArray[Any]]:
     A matrix of int8 is followed by the multiplier that it was quantized with.
     """
     with reading(file, "a binary model of Marian"):
-        cursor = _Cursor(file.read_bytes())
-        if (version := cursor.number("the version")) != _VERSION:
+        content = io.BytesIO(file.read_bytes())
+        if (version := _number(content, "the version")) != _VERSION:
             raise ValueError(f"its version is {version}, and not {_VERSION}")
-        headers = cursor.take("the headers", cursor.number("the number of weights"), _HEADER)
+        headers = _take(content, "the headers", _number(content, "the number of weights"), _HEADER)
         fields = [dict(zip(_HEADER.names or (), map(int, row), strict=True)) for row in headers]
         names = [
-            cursor.take("a name", field["name"]).tobytes().rstrip(b"\0").decode()
+            _take(content, "a name", field["name"]).tobytes().rstrip(b"\0").decode()
             for field in fields
         ]
         shapes = []
         for name, field in zip(names, fields, strict=True):
             if field["rank"] > _MAX_RANK:
                 raise ValueError(f"{name} has {field['rank']:,} dimensions")
-            shapes.append(cursor.take(f"the shape of {name}", field["rank"], "<i4").tolist())
-        cursor.take("the padding", cursor.number("the size of the padding"))
+            shapes.append(_take(content, f"the shape of {name}", field["rank"], "<i4").tolist())
+        _take(content, "the padding", _number(content, "the size of the padding"))
         weights: dict[str, npt.NDArray[Any]] = {}
         for name, shape, field in zip(names, shapes, fields, strict=True):
             if name in weights:
@@ -106,22 +96,22 @@ def read_binary_model(file: Path) -> dict[str, npt.NDArray[Any]]:
                     "Only float32 and intgemm8 can be converted. Convert the .npz model, or make "
                     "a file with `marian-conv --gemm-type intgemm8`."
                 )
-            content = _Cursor(cursor.take(name, field["size"]).tobytes())
-            weights[name] = _weight(name, shape, code, content)
-        if cursor.left:
-            raise ValueError(f"{cursor.left:,} bytes follow the last weight")
+            values = io.BytesIO(_take(content, name, field["size"]).tobytes())
+            weights[name] = _weight(name, shape, code, values)
+        if rest := content.read():
+            raise ValueError(f"{len(rest):,} bytes follow the last weight")
     return weights
 
 
-def _weight(name: str, shape: list[int], code: int, content: _Cursor) -> npt.NDArray[Any]:
+def _weight(name: str, shape: list[int], code: int, content: BinaryIO) -> npt.NDArray[Any]:
     """Returns a weight of a shape and a type from its bytes."""
     if min(shape, default=1) < 1:
         raise ValueError(f"{name} has the shape {shape}")
-    values = content.take(name, math.prod(shape), _TYPES[code])
+    values = _take(content, name, math.prod(shape), _TYPES[code])
     if code not in _INTGEMM8:
         weight = values.reshape(shape)
     else:
-        [multiplier] = content.take(f"the multiplier of {name}", 1, "<f4")
+        [multiplier] = _take(content, f"the multiplier of {name}", 1, "<f4")
         if not 127 / np.finfo(np.float32).max < multiplier < math.inf:
             raise ValueError(f"{name} has the multiplier {multiplier}")
         if "Wemb" not in name:  # other matrices are transposed, but not their shapes
@@ -132,6 +122,6 @@ def _weight(name: str, shape: list[int], code: int, content: _Cursor) -> npt.NDA
                 )
             values = values.reshape(shape[::-1]).T
         weight = values.reshape(shape) * (np.float32(1) / multiplier)
-    if content.left > _PADDING:
-        raise ValueError(f"{name} has {content.left:,} bytes more than its shape {shape} needs")
+    if len(rest := content.read()) > _PADDING:
+        raise ValueError(f"{name} has {len(rest):,} bytes more than its shape {shape} needs")
     return weight

@@ -94,7 +94,7 @@ def translate_corpus(
                 return report  # the same call has finished before
         raise InputError(f"{output_dir} exists. Choose a new directory.")
     fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
-    report = {**inputs, "lines": lines, "untranslated": 0, "seconds": 0.0}
+    report = {**inputs, "lines": lines, "untranslated": 0, "seconds": 0.0, "skipped": []}
     model = model if "://" in model else str(model_dir)
     arguments = ((model, inputs["model"]), languages, pairs)
     workers = (num_workers, _without_translations if skip_lost else None)
@@ -133,8 +133,7 @@ def _translate_blocks(
                 done_lines += result["lines"]
                 report["untranslated"] += result["untranslated"]
                 report["seconds"] = round(report["seconds"] + result["seconds"], 1)
-                if "skipped" in result:
-                    report.setdefault("skipped", []).append(result["skipped"])
+                report["skipped"] += result["skipped"]
                 if pairs:
                     cleaning.add(result["cleaning"])
                     report["cleaning"] = cleaning.as_dict()
@@ -190,6 +189,7 @@ def translate_block(
     text = "".join(" ".join(one.text.splitlines()) + "\n" for one in best).encode()
     scores = [translation.score for translation in best]
     result = {"texts": [text], "lines": len(lines), "untranslated": sum(map(math.isinf, scores))}
+    result["skipped"] = []
     if pairs:
         report = CleaningReport()
         names = (f"translations of {block.names[0]}", block.names[0])
@@ -210,7 +210,7 @@ def _without_translations(task: tuple[Any, ...], error: StoppedError) -> dict[st
     block, _, _, pairs = task
     lines = len(_decoded(block))
     log.warning("Skipped: %s", error)
-    result = {"lines": lines, "untranslated": lines, "seconds": 0, "skipped": str(block)}
+    result = {"lines": lines, "untranslated": lines, "seconds": 0, "skipped": [str(block)]}
     texts = [b"", b""] if pairs else [b"\n" * lines]
     return {**result, "texts": texts, "cleaning": CleaningReport().as_dict()}
 

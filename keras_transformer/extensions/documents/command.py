@@ -50,22 +50,10 @@ def main() -> None:
     settings = config_flags.config_settings()
     model = loading.load_model(FLAGS.model_dir, settings, threads=FLAGS.threads)
     tags.check_tag(FLAGS.source_tag, model.symbols, model.label)
-    counts = translate_file(
-        model,
-        FLAGS.input,
-        FLAGS.output,
-        format=FLAGS.format,
-        spans=FLAGS.span,
-        source_tag=FLAGS.source_tag or "",
-        source_language=FLAGS.source_language,
-        target_language=FLAGS.target_language,
-        glossary=FLAGS.glossary,
-        terms=FLAGS.terms,
-        on_low_quality=FLAGS.on_low_quality,
-        min_quality=FLAGS.min_quality,
-        casing=FLAGS.casing,
-        overwrite=FLAGS.overwrite,
-    )
+    names = "format source_language target_language glossary terms casing overwrite".split()
+    options = config_flags.values_of([*names, "on_low_quality", "min_quality"])
+    options |= {"spans": FLAGS.span, "source_tag": FLAGS.source_tag or ""}
+    counts = translate_file(model, FLAGS.input, FLAGS.output, **options)
     from keras_transformer.extensions.documents.protection import ways  # needs the extra
 
     texts = counts.pop("texts")

@@ -145,9 +145,8 @@ class Gateway:
         self, settings: Settings, protocols: Sequence[Protocol], open_model: OpenModel = open_model
     ) -> None:
         at_once = settings.batches_at_once or available_cores()
-        batches = settings.max_batch_size, settings.batch_timeout_ms / 1000, settings.max_queue
         self.settings, self._protocols, self.is_stopping = settings, protocols, False
-        self.batcher = Batcher(*batches, at_once, lambda rows: None)
+        self.batcher = Batcher(settings, at_once, lambda rows: None)
         self.model = Models(settings, lambda path: open_model(path, at_once))
         self.translator = Translator(self.model, self.batcher, settings)
         self.glossaries: dict[tuple[str, str], tuple[Fields, dict[str, str]]] = {}

@@ -162,8 +162,8 @@ class Experiment:
             tasks = ((row.name, row, directory / row.name, self._end) for row in todo)
             found = run_tasks(_run_row, tasks, runner, directory, uses_all_cores=True)
             for row, results in zip(todo, found, strict=True):
-                command = shlex.join(sys.argv)
-                yield self._write(row, {**results, "command": command, **self.facts})
+                facts = {"command": shlex.join(sys.argv), **self.facts}
+                yield self._write(row, {**results, **facts})
 
     def run_all(
         self,
@@ -202,19 +202,16 @@ class Experiment:
         return records
 
 
-def _minutes_until(end: float | None) -> float | None:
-    """Returns the minutes that a row has. One that has started makes progress even after them."""
-    return None if end is None else max(1e-9, (end - time.time()) / 60)
-
-
 def _run_row(
     name: str, row: Row, directory: Path, end: float | None, in_process: bool = True
 ) -> Record:
     """Runs a row, by default in a new process, and returns its results and metadata."""
+    # A row that has started makes progress, even if time is over.
+    minutes = None if end is None else max(1e-9, (end - time.time()) / 60)
     metadata = run_metadata()
     call = functools.partial(call_in_process, row.function) if in_process else row.function
     try:
-        return {**metadata, **call(directory, _minutes_until(end), *row.arguments)}
+        return {**metadata, **call(directory, minutes, *row.arguments)}
     except InputError as error:
         raise type(error)(f"{name}: {error}") from error
 

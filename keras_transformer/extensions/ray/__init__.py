@@ -10,7 +10,6 @@ import collections
 import dataclasses
 import functools
 import itertools
-import logging
 import math
 import platform
 import re
@@ -29,8 +28,6 @@ from keras_transformer.errors import InputError, StoppedError, needs_extra, one_
 from keras_transformer.runs.machine import signal_handlers
 
 help = "address of a Ray cluster that does the work, such as auto or 10.0.0.1:6379"
-
-log = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 10
 _MISSING_MODULE = re.compile(r"ip=([^)]+)\).*No module named '([^']+)'", re.DOTALL)
@@ -111,8 +108,6 @@ def _run(
     remaining = enumerate(tasks)
     waiting: collections.deque[_Task] = collections.deque()
     running: dict[Any, _Task] = {}
-    if not ray.cluster_resources().get("CPU"):
-        log.info("No machine of the cluster can run tasks now. Waiting for one.")
     if mark:
         mark.mkdir()
     try:

@@ -19,7 +19,7 @@ from typing import Any
 
 import fsspec
 
-from keras_transformer.errors import InputError, StoppedError, one_line, require
+from keras_transformer.errors import StoppedError, one_line, require
 from keras_transformer.runs.atomic import atomic_path
 
 log = logging.getLogger(__name__)
@@ -61,19 +61,14 @@ def upload(address: str) -> Iterator[str]:
     require(bool(_ADDRESS.match(address)), f"{address} cannot be written. Choose a path.")
     folder = _cache(address)
     mark = folder / "uploading"
-
-    def check(files: Any, name: str) -> None:
-        is_free = mark.exists() or not files.isdir(name)
-        require(is_free, f"{address} exists. Choose a new directory.")
-
     with _storage(address) as (files, name):
-        check(files, name)
+        is_free = mark.exists() or not files.isdir(name)
+    require(is_free, f"{address} exists. Choose a new directory.")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / PurePosixPath(name).name
     yield str(path)
     log.info("Uploading %s. If this fails, the same command uploads it again.", address)
     with _storage(address) as (files, name):
-        check(files, name)
         mark.touch()
         if path.is_dir():
             files.put(f"{path}/", name, recursive=True)
@@ -92,10 +87,8 @@ def _cache(*parts: str) -> Path:
 
 @contextlib.contextmanager
 def _storage(address: str) -> Iterator[tuple[Any, str]]:
-    """Yields the file system of an address, and the name there. All errors become `InputError`."""
+    """Yields the file system of an address, and the name there. Errors become `StoppedError`."""
     try:
         yield fsspec.core.url_to_fs(address.rstrip("/"))
-    except InputError:
-        raise
     except Exception as error:  # each store has its own
         raise StoppedError(f"{address}: {one_line(error)}") from error

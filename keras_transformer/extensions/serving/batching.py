@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from keras_transformer.extensions.serving import Settings
 from keras_transformer.extensions.serving.tensors import Arrays, RequestError
 
 # A function of a batch. All inputs and outputs have the batch as their first dimension.
@@ -49,25 +50,17 @@ class Batcher:
     classes get equal shares, in bytes (start-time fair queueing). So however many long requests
     wait, a short one waits for at most one batch of each class of longer ones.
 
-    A request waits `batch_timeout` seconds for others if a thread is idle. One queue may have
+    A request waits `batch_timeout_ms` for others if a thread is idle. One queue may have
     `max_queue` waiting rows, and compute `num_threads` batches at the same time. Several queues
     divide twice as many by `fair_share`. `observe` is called with the number of rows of each batch.
     """
 
-    def __init__(
-        self,
-        max_batch_size: int,
-        batch_timeout: float,
-        max_queue: int,
-        num_threads: int,
-        observe: Callable[[int], object],
-    ):
-        self._max_batch_size = max_batch_size
-        self._batch_timeout = batch_timeout
-        self._max_queue = max_queue
-        self._observe = observe
-        self._threads = concurrent.futures.ThreadPoolExecutor(2 * num_threads, "batch")
+    def __init__(self, settings: Settings, num_threads: int, observe: Callable[[int], object]):
+        self._settings = settings
         self._num_threads = num_threads
+        self._observe = observe
+        self._batch_timeout = settings.batch_timeout_ms / 1000
+        self._threads = concurrent.futures.ThreadPoolExecutor(2 * num_threads, "batch")
         self._computing: collections.Counter[str] = collections.Counter()  # batches, by queue
         self._waiting: list[_Part] = []
         self._turn = 0  # turn of the last batch
@@ -89,7 +82,7 @@ class Batcher:
         """
         rows, waiting = len(next(iter(inputs.values()))), self.waiting_rows
         own = sum(p.rows for p in self._waiting if p.queue == queue and not p.result.done())
-        if rows > (left := fair_share(own, waiting, 2 * self._max_queue)):
+        if rows > (left := fair_share(own, waiting, 2 * self._settings.max_queue)):
             raise RequestError(
                 429,
                 f"The queue is full: {own:,} of {own + left:,} rows wait, and the request has "
@@ -97,7 +90,8 @@ class Batcher:
             )
         loop = asyncio.get_running_loop()
         sizes = _row_bytes(inputs)
-        most = min(self._max_batch_size, max_rows or self._max_batch_size)
+        max_batch_size = self._settings.max_batch_size
+        most = min(max_batch_size, max_rows or max_batch_size)
         parts: list[_Part] = []
         groups = _groups(sizes, most)
         now = loop.time()

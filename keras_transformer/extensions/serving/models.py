@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.errors import InputError
+from keras_transformer.extensions.serving import Settings
 from keras_transformer.extensions.serving.engines import Version, open_engine, with_sentences
 from keras_transformer.extensions.serving.tensors import RequestError
-from keras_transformer.inference import Languages
 from keras_transformer.inference.loading import MODEL_FILES
 from keras_transformer.inference.tags import check_tag
 from keras_transformer.inference.translate import changed_numbers, with_languages
@@ -28,16 +28,11 @@ class ServedModel:
     adds are not served.
     """
 
-    def __init__(
-        self, path: Path, name: str, batches_at_once: int, source_tag: str | None = None,
-        document: bool | None = None, languages: Languages = (None, None),
-        **options: Any,
-    ):  # fmt: skip
-        self.path = path
+    def __init__(self, settings: Settings, name: str, batches_at_once: int):
+        self.path = settings.model_dir
         self.name = name
+        self._settings = settings
         self._batches_at_once = batches_at_once
-        self._source_tag = source_tag
-        self._document, self._languages, self._options = document, languages, options
         self._current: Version | None = None
         self._loading: int | None = None
         # For each version that cannot be loaded: the time of its last change, and the error.
@@ -128,10 +123,13 @@ class ServedModel:
         return True
 
     def _load(self, path: Path) -> Version:
+        settings = self._settings
         version = open_engine(path, self._batches_at_once)
-        version = version._replace(engine=with_languages(version.engine, *self._languages))
-        version = with_sentences(version, self._document, **self._options)
-        check_tag(self._source_tag, version.engine.symbols, str(path))
+        languages = settings.source_language, settings.target_language
+        version = version._replace(engine=with_languages(version.engine, *languages))
+        options = {name: getattr(settings, name) for name in ("glossary", "terms", "casing")}
+        version = with_sentences(version, settings.document, **options)
+        check_tag(settings.source_tag, version.engine.symbols, str(path))
         for _, remark in changed_numbers(version.engine, ["10³"]):
             _LOG.warning("%s: %s", self.name, remark)
         return version

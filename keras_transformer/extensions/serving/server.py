@@ -67,11 +67,7 @@ class Server:
     def __init__(self, settings: Settings):
         at_once = settings.batches_at_once or available_cores()
         name = settings.model_name or settings.model_dir.resolve().name
-        self.model = ServedModel(
-            settings.model_dir, name, at_once, settings.source_tag, settings.document,
-            (settings.source_language, settings.target_language),
-            glossary=settings.glossary, terms=settings.terms, casing=settings.casing,
-        )  # fmt: skip
+        self.model = ServedModel(settings, name, at_once)
         prometheus_client.disable_created_metrics()  # they double the number of series
         self._registry = registry = CollectorRegistry()
         self._requests = Counter(
@@ -81,16 +77,12 @@ class Server:
             "serving_request_seconds", "Time from a request to its answer", registry=registry
         )
         rows = Histogram("serving_batch_rows", "Rows of batches", registry=registry, buckets=_ROWS)
-        batches = settings.max_batch_size, settings.batch_timeout_ms / 1000, settings.max_queue
-        self.batcher = Batcher(*batches, at_once, rows.observe)
+        self.batcher = Batcher(settings, at_once, rows.observe)
         waiting = Gauge("serving_waiting_rows", "Rows that wait for a batch", registry=registry)
         waiting.set_function(lambda: self.batcher.waiting_rows)
         self.path = f"/v1/models/{name}"
         self.is_stopping = False
-        self._source_tag = settings.source_tag
-        self._max_rows = min(settings.max_rows or settings.max_queue, settings.max_queue)
-        self._request_seconds = settings.request_seconds
-        self._max_body_bytes = settings.max_body_bytes
+        self.settings = settings
         self._held: collections.Counter[str] = collections.Counter()  # see `limited_body`
         self._converting_large = asyncio.Lock()  # from and to JSON
         routes = [
@@ -120,7 +112,7 @@ class Server:
             await send(message)
 
         try:
-            with limited_body(scope, receive, self._max_body_bytes, self._held) as limited:
+            with limited_body(scope, receive, self.settings.max_body_bytes, self._held) as limited:
                 await self._routes(scope, limited, send_with_headers)
         except Exception:  # Starlette answers it, and raises it again
             _LOG.exception("Internal error.")
@@ -132,8 +124,9 @@ class Server:
             self._seconds.observe(seconds)
 
     async def _predict(self, request: Request) -> Response:
-        late = f"There was no answer within {self._request_seconds:g} s. Send fewer rows."
-        async with time_limit(self._request_seconds, 504, late):
+        seconds = self.settings.request_seconds
+        late = f"There was no answer within {seconds:g} s. Send fewer rows."
+        async with time_limit(seconds, 504, late):
             body = bytearray()  # so that its memory is free during the prediction
             async for chunk in request.stream():
                 body += chunk
@@ -169,7 +162,9 @@ class Server:
         if signature is None:
             known = ", ".join(sorted(version.signatures))
             raise RequestError(400, f'Serving signature key "{key}" not found. Choose of {known}.')
-        inputs = read_inputs(document, signature.inputs, self._max_rows)
+        max_queue = self.settings.max_queue
+        max_rows = min(self.settings.max_rows or max_queue, max_queue)
+        inputs = read_inputs(document, signature.inputs, max_rows)
         sizes = {
             name: np.dtype(dtype).itemsize * math.prod(max(size, 1) for size in shape[1:])
             for name, (dtype, shape) in signature.outputs.items()
@@ -182,7 +177,7 @@ class Server:
                 f"The answer to {rows:,} rows would have {rows * row_bytes:,} bytes, most of them "
                 f"in {largest}. Send at most {most:,} rows to {key}, or use another signature.",
             )
-        if tag := self._source_tag or version.engine.source_tag:
+        if tag := self.settings.source_tag or version.engine.source_tag:
             inputs = add_source_tag(inputs, tag, version.engine.symbols)
         return version, signature, inputs, "instances" in document
 

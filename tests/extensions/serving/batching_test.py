@@ -3,11 +3,13 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from keras_transformer.extensions.serving import Settings
 from keras_transformer.extensions.serving.batching import Batcher
 from keras_transformer.extensions.serving.tensors import Arrays
 
@@ -27,11 +29,10 @@ class DoublingCall:
 class Fixture:
     """A batcher with one thread by default, and the rows of its batches so far."""
 
-    def __init__(self, **settings: float) -> None:
-        options = {"max_batch_size": 8, "batch_timeout": 0.0, "max_queue": 20, **settings}
-        options.setdefault("num_threads", 1)
+    def __init__(self, num_threads: int = 1, **settings: Any) -> None:
+        options = {"max_batch_size": 8, "batch_timeout_ms": 0.0, "max_queue": 20, **settings}
         self.rows: list[int] = []
-        self.batcher = Batcher(observe=self.rows.append, **options)  # type: ignore[arg-type]
+        self.batcher = Batcher(Settings(Path(), **options), num_threads, self.rows.append)
         self.call = DoublingCall()
 
     def run(self, *values: float, rows: int | None = None) -> asyncio.Task[Arrays]:
@@ -56,7 +57,7 @@ class Fixture:
         return await asyncio.gather(*requests)
 
 
-def in_loop(test: Callable[[Fixture], Awaitable[None]], **settings: float) -> Fixture:
+def in_loop(test: Callable[[Fixture], Awaitable[None]], **settings: Any) -> Fixture:
     async def main() -> Fixture:
         fixture = Fixture(**settings)
         await test(fixture)
@@ -71,7 +72,7 @@ def test_batches_are_full_before_their_time() -> None:
     async def test(f: Fixture) -> None:
         await asyncio.gather(*[f.run(i) for i in range(16)])
 
-    assert in_loop(test, batch_timeout=3600.0).rows == [8, 8]
+    assert in_loop(test, batch_timeout_ms=3.6e6).rows == [8, 8]
 
 
 def test_idle_threads_share_waiting_requests() -> None:
@@ -83,7 +84,7 @@ def test_idle_threads_share_waiting_requests() -> None:
         f.call.gate.set()
         await asyncio.gather(*requests)
 
-    assert in_loop(test, num_threads=2, batch_timeout=0.1).rows == [3, 3]
+    assert in_loop(test, num_threads=2, batch_timeout_ms=100).rows == [3, 3]
 
 
 def test_rows_of_similar_lengths_go_together() -> None:
@@ -106,7 +107,7 @@ def test_a_full_batch_does_not_wait_behind_another_call() -> None:
         assert f.rows == [4] and not first.done()
         first.cancel()
 
-    in_loop(test, max_batch_size=4, batch_timeout=60)
+    in_loop(test, max_batch_size=4, batch_timeout_ms=60_000)
 
 
 def test_a_large_request_is_split_and_joined() -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from keras_transformer.errors import InputError
+from keras_transformer.extensions.serving import Settings
 from keras_transformer.extensions.serving.client import Client, ServerEngine, ServerError, connect
 from keras_transformer.extensions.serving.models import ServedModel
 from keras_transformer.extensions.serving.tensors import Tensor
@@ -226,4 +227,4 @@ def test_the_server_adds_a_tag_and_clients_know_the_tags(tmp_path: Path) -> None
         model = ServerEngine(adding.rest)
         assert (model.symbols, model.source_tag) == (TAGS, "<2de>")
     with pytest.raises(InputError, match=mentions("<2it>", "<2de>, <2fr>")):
-        asyncio.run(ServedModel(tmp_path / NAME, NAME, 1, source_tag="<2it>").start())
+        asyncio.run(ServedModel(Settings(tmp_path / NAME, source_tag="<2it>"), NAME, 1).start())

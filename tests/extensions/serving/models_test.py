@@ -16,6 +16,7 @@ import pytest
 from keras_transformer.export.manifest import write_manifest
 from keras_transformer.export.saved_model.engine import SavedModelEngine
 from keras_transformer.extensions.ctranslate2.exporter import EXPORTER
+from keras_transformer.extensions.serving import Settings
 from keras_transformer.extensions.serving.client import Client
 from keras_transformer.extensions.serving.engines import open_engine
 from keras_transformer.extensions.serving.models import ServedModel
@@ -184,9 +185,6 @@ def test_without_a_good_version_the_server_names_the_reason(versions: Path, tmp_
     publish(versions, 2, delete, "saved_model.pb")
     shutil.rmtree(versions / "1")
     (tmp_path / "empty").mkdir()
-    for path, facts in (
-        (versions, ("version 2", "saved_model.pb")),
-        (tmp_path / "none", ("no model",)),
-        (tmp_path / "empty", ("no model",)),
-    ):
-        refuses(asyncio.run, (ServedModel(path, NAME, 1).start(),), path, *facts)
+    facts = dict.fromkeys([tmp_path / "none", tmp_path / "empty"], ["no model"])
+    for path, words in {**facts, versions: ["version 2", "saved_model.pb"]}.items():
+        refuses(asyncio.run, (ServedModel(Settings(path), NAME, 1).start(),), path, *words)
