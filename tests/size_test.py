@@ -30,7 +30,7 @@ FEATURES = {
     "before these features": (11_732, 10_493, 22_916, 2_975, 6_493, 206),
     "faults from outside": (295, 42, 442, 0, 0, 1),
     "real text and alignments": (377, 1_488, 1_641, 169, 22, 15),
-    "terms and quality": (403, 418, 456, 168, 110, 3),
+    "terms and quality": (403, 418, 457, 168, 110, 3),
     "models of other toolkits": (384, 652, 1_502, 0, 189, 2),
     "the gateway": (1, 990, 925, 102, 152, 8),
     "a cluster of machines": (179, 496, 501, 166, 110, 2),

@@ -49,7 +49,7 @@ def with_options(
     is_soft = terms == "soft" and {*TERM_SYMBOLS} <= {*(model.symbols or ())}
     if terms == "soft" and not is_soft:
         _warn_once(
-            f"{model.label} was not trained for soft terms (prepare --augment=terms:0.1), so the "
+            f"{model.label} was not trained for soft terms (prepare --augment=terms:0.4), so the "
             "translations have the terms of the glossary in exactly their form."
         )
     model = copy.copy(model)

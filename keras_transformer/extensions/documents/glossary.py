@@ -21,7 +21,7 @@ from keras_transformer.text.symbols import TERM_SYMBOLS
 Terms: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 
 # A word, such as 5.50 and mini-bus, or a mark.
-_PIECE = regex.compile(rf"{UNSPACED}|{LETTER}+(?:['’.,:/-]{LETTER}+)*|\S")
+_PIECE = regex.compile(rf"{UNSPACED}\p{{M}}*|{LETTER}+(?:['’.,:/-]{LETTER}+)*|\S")
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 
 

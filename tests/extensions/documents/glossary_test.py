@@ -49,6 +49,7 @@ def test_the_longest_term_is_found_as_words_in_any_case() -> None:
     for text, found in FOUND.items():
         terms = Glossary(TERMS).find(text)
         assert {text[start:end]: translation for start, end, translation in terms} == found
+    assert Glossary({"ที": "Zeit"}).find("ที่นี่") == []  # another syllable
 
 
 def test_invalid_glossaries_are_refused() -> None:
@@ -177,6 +178,6 @@ def test_a_model_gets_soft_terms_in_its_source() -> None:
 def test_models_that_were_not_trained_for_soft_terms_get_hard_ones(capsys: Any) -> None:
     model = with_options(fake_engine(str.upper), {"wall": "Mauer"}, "soft")
     assert translate_texts(model, ["the wall, walls"])[0] == ["THE Mauer, WALLS"]
-    assert tells(capsys.readouterr().err, "fake", "terms:0.1", "exactly")
+    assert tells(capsys.readouterr().err, "fake", "terms:0.4", "exactly")
     refuses(with_options, (model, None, "soft"), "terms=soft", "glossary")
     refuses(with_options, (model, {"a": "b"}, "hart"), "'hart'", "soft")
