@@ -195,7 +195,7 @@ def exclusive_lock(directory: Path, name: Path | None = None) -> Iterator[None]:
 
 def is_replaced(path: str | Path) -> bool:
     """Returns whether output gets this name at its end; devices and pipes are written directly."""
-    is_device = str(path).startswith(("/dev/", "/proc/"))
+    is_device = str(path).startswith(("/dev/fd/", "/dev/std", "/proc/"))
     return not is_device and (os.path.isfile(path) or not os.path.exists(path))
 
 
