@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 __all__ = ["PrepareOptions", "PreparedData", "prepare"]
 
 # Part of the fingerprint: raised whenever the same input would give another result.
-_FORMAT = 5
+_FORMAT = 6
 # Raise it when the intermediate files of a stage change. Then unfinished work starts again.
-_WORK_FORMAT = 11
+_WORK_FORMAT = 12
 _LEARNING_PAIRS = 50_000  # from which augmentations learn
 _COUNTED_SOURCES = 2_000  # in which sentences are counted
 _EXAMPLE_CHARACTERS = 200  # longer validation sources are truncated in the output
