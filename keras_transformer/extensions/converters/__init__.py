@@ -132,7 +132,7 @@ def read_model(
         model.check(Path(path))
     except InputError as error:  # it may have names of the files
         message = str(error) if str(path) in str(error) else f"{path}: {error}"
-        raise InputError(one_line(message, most=5000)) from error
+        raise type(error)(one_line(message, most=5000)) from error
     except MemoryError:  # a damaged header may have a huge shape
         raise InputError(f"{path} needs more memory than there is, or it is damaged.") from None
     if (language := options.normalize_punctuation) is not None:

@@ -96,7 +96,7 @@ def read_binary_model(file: Path) -> dict[str, npt.NDArray[Any]]:
                     "Only float32 and intgemm8 can be converted. Convert the .npz model, or make "
                     "a file with `marian-conv --gemm-type intgemm8`."
                 )
-            values = io.BytesIO(_take(content, name, field["size"]).tobytes())
+            values = io.BytesIO(_take(content, name, field["size"]).data)
             weights[name] = _weight(name, shape, code, values)
         if rest := content.read():
             raise ValueError(f"{len(rest):,} bytes follow the last weight")
