@@ -187,7 +187,7 @@ def fair_share(own: int, total: int, limit: int) -> int:
     """Returns how many units a user may add to its `own` ones of all `total` used ones.
 
     Nobody may have more than is left free. So one user gets half of the limit, and n users a
-    (n + 1)th part each, and there is always a part for another user.
+    (n + 1)th part each, if they give back what they use. What is small is soon used up.
     """
     return (limit - total - own + 1) // 2
 

@@ -215,9 +215,10 @@ def application(
         if isinstance(error, RequestError):
             status, message = error.status, str(error)
             headers = {"Retry-After": "1"} if status == 429 else None
-        elif isinstance(error, HTTPException):  # Starlette raises it for 404 and 405
-            status, headers = error.status_code, error.headers
-            message = f"{error.detail}: {request.method} {request.url.path}"
+        elif isinstance(error, HTTPException):
+            status, headers, message = error.status_code, error.headers, error.detail
+            if status in (404, 405):  # others are about the form of a body
+                message = f"{message}: {request.method} {request.url.path}"
         return JSONResponse(error_body(request, status, message), status, headers)
 
     names = allowed_hosts(settings)
