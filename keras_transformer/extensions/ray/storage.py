@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import os
 import re
 import shutil
@@ -19,10 +18,9 @@ from typing import Any
 
 import fsspec
 
+from keras_transformer import console
 from keras_transformer.errors import StoppedError, one_line, require
 from keras_transformer.runs.atomic import atomic_path
-
-log = logging.getLogger(__name__)
 
 _ADDRESS = re.compile(r"(?!hf://|https?://)[a-z][a-z0-9+.-]*://.")  # not of the Hub or a server
 
@@ -42,7 +40,7 @@ def copy(address: str) -> str:
             raise FileNotFoundError("There is no file with this address.")
         path = _cache(address, fsspec.utils.tokenize(found)) / PurePosixPath(name).name
         if not path.exists():
-            log.info("Downloading %s", address)
+            console.info(f"Downloading {address}")
             path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_path(path) as partial:
                 if files.isdir(name):
@@ -67,7 +65,7 @@ def upload(address: str) -> Iterator[str]:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / PurePosixPath(name).name
     yield str(path)
-    log.info("Uploading %s. If this fails, the same command uploads it again.", address)
+    console.info(f"Uploading {address}. If this fails, the same command uploads it again.")
     with _storage(address) as (files, name):
         mark.touch()
         if path.is_dir():
