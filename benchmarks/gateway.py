@@ -9,9 +9,9 @@ Example:
 
 Starts the servers, one after the other, and measures the seconds until /health answers and until
 the first translation. Then the servers take turns. Each client sends its next sentence after an
-answer. No sentence is sent twice to a server, because servers may have a cache. At last, each
-server translates a sentence into each of --targets, and the memory is measured: that of its
-process and its children, now and at most.
+answer. The source should have enough sentences for all turns, because servers may have a cache. At
+last, each server translates a sentence into each of --targets, and the memory is measured: that of
+its process and its children, now and at most.
 
 Prints one JSON object: the seconds of the start; for each number of clients and each server the
 sentences per second (median, minimum and maximum of the rounds), the median and the 95th percentile

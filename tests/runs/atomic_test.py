@@ -172,8 +172,7 @@ def test_growing_files_end_where_their_state_was_saved(tmp_path: Path) -> None:
     with work_directory(tmp_path / "out", "a", "text") as directory:
         with growing_files(directory, ["text"]) as (done, save):
             assert done == 4
-        whole = (directory / "text").read_bytes()
-        assert whole == b"".join(b"block %d\n" % number for number in range(4))
+        assert (directory / "text").read_bytes() == b"".join(b"block %d\n" % n for n in range(4))
         (directory / "text").unlink()  # as after a kill at the end
         with growing_files(directory, ["text"]) as (done, save):
             assert done is None

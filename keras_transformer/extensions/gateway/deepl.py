@@ -27,12 +27,12 @@ _UNLIMITED = 10**12  # characters, as in DeepL's accounts without a limit
 
 
 async def _translate(gateway: Gateway, request: Request, fields: Fields) -> Response:
-    names = re.findall(r"[\w:.-]+", str(fields.get("ignore_tags", "")).lower())
+    names = re.findall(r"[\w:.-]+", str(fields.get("ignore_tags") or "").lower())
     asked = DEEPL.text_request(gateway, request, fields, ignored=names)
     sentences = str(fields.get("split_sentences", "1")).lower()
     if sentences not in ("0", "1", "nonewlines"):
         raise RequestError(400, "Value for 'split_sentences' not supported.")
-    formality = str(fields.get("formality", "")).lower()
+    formality = str(fields.get("formality") or "").lower()
     terms: Mapping[str, str] = {}
     if number := fields.get("glossary_id"):
         facts, terms = _find(gateway, request, str(number))

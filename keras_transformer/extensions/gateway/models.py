@@ -175,7 +175,7 @@ class Models:
         """
         model = self._models.get(model.name, model)  # it may have been dropped meanwhile
         if fair_share(self._users[model], self._users.total(), self._settings.max_connections) < 1:
-            raise RequestError(429, "The server has too many requests for this pair.")
+            raise RequestError(429, f"{model.name} has its share of requests. Try again later.")
         if model.loading is None:
             model.loading = asyncio.ensure_future(self._load_in_turn(model))
         model.used = next(self._requests)

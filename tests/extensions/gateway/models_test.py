@@ -221,18 +221,20 @@ def test_a_region_that_only_the_other_side_has(tmp_path: Path) -> None:
             assert client.post("/translate", json=request).status_code == 200
 
 
-def test_a_pair_that_hangs_leaves_room_for_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("max_queue", [100, 10_000])
+def test_a_pair_that_hangs_leaves_room_for_others(tmp_path: Path, max_queue: int) -> None:
     opened, models = Opened(), make_models(tmp_path / "models", "en-de", "en-fr")
     body = b"q=slow&source=en&target=de"
     head = f"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
     request = f"{head}Content-Type: application/x-www-form-urlencoded\r\n\r\n".encode() + body
-    with running_gateway(models, opened, cache_mb=0, max_queue=100) as (gateway, client):
+    with running_gateway(models, opened, cache_mb=0, max_queue=max_queue) as (gateway, client):
         address = client.base_url.host, client.base_url.port
         hanging = [socket.create_connection(address) for _ in range(600)]
         for connection in hanging:
             connection.sendall(request)
-        wait_until(lambda: gateway.batcher.waiting_rows == 100)
+        wait_until(lambda: gateway.batcher.waiting_rows >= 100)
         assert translated(client, "quick", "en", "fr") == "quickfr"
+        assert 100 < gateway.model._users.total() <= 512
         for connection in hanging:
             connection.close()
         wait_until(lambda: not gateway.batcher.waiting_rows)  # nobody waits for the answers
