@@ -145,7 +145,8 @@ class Experiment:
         """Records the results of a row, and returns the record."""
         record = {"row": row.name, **results}
         with (self.work_dir / RESULTS).open("ab", buffering=0) as file:
-            file.write((json.dumps(record) + "\n").encode())  # one call, because a kill cannot split it
+            # One call, because a kill cannot split it.
+            file.write((json.dumps(record) + "\n").encode())
         sync_tree(self.work_dir / RESULTS)
         return record
 

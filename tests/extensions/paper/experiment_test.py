@@ -114,8 +114,7 @@ def test_a_row_finished_by_another_process_meanwhile_is_not_run(work: Path) -> N
 @given(st.binary(max_size=20) | st.just(b"[" * 100_000) | st.just(b'{"row": ["a"]}'))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_other_lines_do_not_count_as_results(work: Path, line: bytes) -> None:
-    experiment = Experiment(work, IDENTITY, in_processes=True)  # without asking Git for the commit
-    experiment.start()
+    (experiment := Experiment(work, IDENTITY)).start()
     (work / "results.jsonl").write_bytes(b'{"row": "a", "finished": true}\n' + line)
     assert experiment.records()["a"]["finished"]
 
