@@ -17,8 +17,8 @@ last line of standard error is the perplexity over all targets.
 
 An empty target consists of the end token. Pairs with an empty source are scored, and a source of
 more than decoding.max_source_tokens is truncated. Both are reported on standard error, and the exit
-code is then 3. A target of more than 4,096 tokens is refused. With --output, the same command
-resumes after a kill.
+code is then 3. A target of more than 4,096 tokens is an error before anything is scored. With
+--output, the same command resumes after a kill.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from absl import flags
 from keras_transformer import console
 from keras_transformer.cli import app, config_flags
 from keras_transformer.data.workers import run_tasks
-from keras_transformer.errors import InputError, StoppedError
+from keras_transformer.errors import InputError, StoppedError, require
 from keras_transformer.inference import Languages
 
 if TYPE_CHECKING:
@@ -72,13 +72,9 @@ def _read_pairs() -> tuple[list[str], list[str]]:
         lines = decode_lines(app.read_input(None), "standard input")
         pairs = [line.split("\t") for line in lines]
         for number, pair in enumerate(pairs, start=1):
-            if len(pair) != 2:
-                raise InputError(
-                    f"standard input, line {number} has {len(pair) - 1} tabs instead of one "
-                    "between the source and the target."
-                )
-    if not pairs:
-        raise InputError("standard input is empty. Each line must be a source, a tab and a target.")
+            message = f"standard input, line {number} has {len(pair) - 1} tabs instead of one."
+            require(len(pair) == 2, message)
+    require(len(pairs) > 0, "standard input is empty. Give a source, a tab and a target per line.")
     return [source for source, _ in pairs], [target for _, target in pairs]
 
 
@@ -89,6 +85,8 @@ def main() -> int:
 
     sources, targets = _read_pairs()
     members = loading.members(FLAGS.model_dir)
+    vocabulary = members[0][0].tokenizer().vocabulary
+    scoring.check_targets(vocabulary, targets, f"{FLAGS.target or 'standard input'}, line")
     paths = ",".join(f"{run.path.absolute()}@{name}" for run, name in members)
     model = (
         FLAGS.model_dir if "://" in FLAGS.model_dir else paths,
@@ -102,11 +100,10 @@ def main() -> int:
     with _output([sources, targets, model, FLAGS.format]) as (saved, save):
         done, log_prob, tokens, warned, seconds = saved or (0, 0.0, 0, False, 0.0)
         start = time.perf_counter() - seconds
-        blocks = [slice(i, i + _BLOCK_PAIRS) for i in range(done, len(sources), _BLOCK_PAIRS)]
         tasks = (
-            (f"the block after pair {block.start:,}", block.start)
-            + (sources[block], targets[block], model, FLAGS.format)
-            for block in blocks
+            (f"the block after pair {i:,}", i, sources[i:end], targets[i:end], model, FLAGS.format)
+            for i in range(done, len(sources), _BLOCK_PAIRS)
+            for end in [i + _BLOCK_PAIRS]
         )
         scored = run_tasks(score_block, tasks, workers, None, uses_all_cores=True)
         with console.progress_bar(len(sources), "pairs", initial=done) as bar:
@@ -151,7 +148,7 @@ def score_block(
 
     scorer = _scorer(*model)
     translator = scorer.translator
-    ids = scoring.encode_targets(scorer, sources, targets)
+    ids = translator.tokenizer.vocabulary.encode_pairs(sources, targets)[1]
     results = scoring.score_ids(scorer, sources, ids, first + 1)
     known = translator.tokenizer.vocabulary.pieces()[1]
     pieces = [[known[i] for i in row] for row in ids] if form == "jsonl" else []

@@ -37,8 +37,7 @@ class Hypotheses(NamedTuple):
 
     def tokens(self) -> list[list[int]]:
         """Returns the ids of each hypothesis, without padding."""
-        pairs = zip(self.ids, self.lengths, strict=True)
-        return [ids[:length].tolist() for ids, length in pairs]
+        return [ids[:n].tolist() for ids, n in zip(self.ids, self.lengths, strict=True)]
 
 
 class Engine:
@@ -115,6 +114,9 @@ class Engine:
             `tokens`, `used` and `unknown`, int32 `(batch,)`, as in `TranslationModule.lengths`.
         """
         raise NotImplementedError
+
+    def release_memory(self) -> None:
+        """Frees what only calls at the same time need. They allocate it again."""
 
     def with_settings(self, settings: Mapping[str, Any]) -> Engine:
         """Returns an engine that shares the weights and has other `decoding.` settings.

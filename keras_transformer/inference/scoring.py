@@ -19,11 +19,12 @@ from keras_transformer.config import DecodingConfig
 from keras_transformer.decoding import SearchResult
 from keras_transformer.decoding.beam_search import length_penalty
 from keras_transformer.decoding.search_loop import map_tensors
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, require
 from keras_transformer.inference.batching import map_batches
 from keras_transformer.inference.translation_module import TranslationModule, align_chosen_tokens
 from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.text.tokenizer import truncate_text
+from keras_transformer.text.vocabulary import Vocabulary
 
 # Targets are never truncated. Attention over 4,096 tokens takes 64 MiB per head.
 MAX_TARGET_TOKENS = 4_096
@@ -168,15 +169,21 @@ def penalized(log_probs: np.ndarray, config: DecodingConfig) -> float:
 
 def score_pairs(scorer: Scorer, sources: Sequence[str], targets: Sequence[str]) -> list[np.ndarray]:
     """Scores texts like `score_ids`. An empty target consists of the end token."""
-    return score_ids(scorer, sources, encode_targets(scorer, sources, targets))
+    vocabulary = scorer.translator.tokenizer.vocabulary
+    check_targets(vocabulary, targets, "pair", scorer.max_target_tokens)
+    return score_ids(scorer, sources, vocabulary.encode_pairs(sources, targets)[1])
 
 
-def encode_targets(
-    scorer: Scorer, sources: Sequence[str], targets: Sequence[str]
-) -> list[list[int]]:
-    """Returns the ids of the target of each pair, with the end id."""
-    pairs = ([text.encode() for text in side] for side in (sources, targets))
-    return scorer.translator.tokenizer.vocabulary.encode_pairs(*pairs)[1]
+def check_targets(
+    vocabulary: Vocabulary, targets: Iterable[str], label: str, most: int = MAX_TARGET_TOKENS
+) -> None:
+    """Raises an error for the first target that is too long, with the label before its number."""
+    for number, target in enumerate(targets, start=1):
+        # A token has at least one byte after normalization, which makes at most 11 bytes of one.
+        if 16 * len(target.encode()) > most:
+            count = len(vocabulary.encode_target([target])[0])
+            message = f"{label} {number}: the target has {count:,} tokens. At most {most:,} are "
+            require(count <= most, f"{message}possible. Split it, or remove the pair.")
 
 
 def score_ids(
@@ -186,12 +193,6 @@ def score_ids(
 
     `first` is the number of the first pair in messages.
     """
-    for number, ids in enumerate(targets, start=first):
-        if len(ids) > scorer.max_target_tokens:
-            raise InputError(
-                f"The target of pair {number} has {len(ids):,} tokens. At most "
-                f"{scorer.max_target_tokens:,} are possible."
-            )
 
     def score_batch(batch: list[int]) -> list[np.ndarray]:
         ids = tf.ragged.constant([targets[i] for i in batch], tf.int32, ragged_rank=1)

@@ -39,22 +39,22 @@ _Result = TypeVar("_Result")
 
 
 @contextlib.contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path, replaces: bool = True) -> Iterator[Path]:
     """Yields a temporary path for a file or a directory, which becomes `path` at the end.
 
     The content is flushed to the disk before the rename. After an exception the temporary
     entry is removed and `path` is as it was.
 
     Several processes may write the same path at once, since each has its own temporary
-    name; the last one to finish wins. A directory that replaces another one is missing for
-    a moment between two renames.
+    name; the last one to finish wins, or the first directory unless `replaces`. A directory that
+    replaces another one is missing for a moment between two renames.
     """
     partial = _unfinished(path)
     try:
         yield partial
         sync_tree(partial)
         replaced = []
-        while not _rename(partial, path):
+        while not _rename(partial, path) and replaces:
             with contextlib.suppress(FileNotFoundError):  # another process was first
                 replaced.append(path.rename(_unfinished(path)))
         for directory in replaced:

@@ -179,7 +179,7 @@ class Vocabulary:
             models.append(proto.SerializeToString(deterministic=True))
         return Vocabulary(*models)
 
-    def encode_source(self, lines: Sequence[bytes]) -> list[list[int]]:
+    def encode_source(self, lines: Sequence[bytes | str]) -> list[list[int]]:
         """Returns the source ids of each line, with `end_id` at the end."""
         rows = [self._source.encode(line, out_type=int, add_eos=True) for line in lines]
         if self.languages is None:
@@ -195,12 +195,12 @@ class Vocabulary:
         is_empty = len(ids) == count + 1
         return ids[count:] if is_empty else [*ids[:count], *defaults[count:], *ids[count:]]
 
-    def encode_target(self, lines: Sequence[bytes]) -> list[list[int]]:
+    def encode_target(self, lines: Sequence[bytes | str]) -> list[list[int]]:
         """Returns the target ids of each line, with `end_id` at the end."""
         return [self._target.encode(line, out_type=int, add_eos=True) for line in lines]
 
     def encode_pairs(
-        self, sources: Sequence[bytes], targets: Sequence[bytes]
+        self, sources: Sequence[bytes | str], targets: Sequence[bytes | str]
     ) -> tuple[list[list[int]], list[list[int]]]:
         """Returns the source and the target ids of pairs, with `end_id` at the end."""
         source_ids, target_ids = self.encode_source(sources), self.encode_target(targets)

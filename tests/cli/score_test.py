@@ -17,6 +17,7 @@ STDIN = "".join(f"{phrase}\t{phrase.upper()}\n" for phrase in PHRASES)
 SCORED = {
     "files": (FILES, ""),
     "one file": (MODEL + "--output=scores --format=jsonl --length_penalty=0", STDIN),
+    "too long": (MODEL, "a\tein\n" * 4097 + "a\t" + "ball " * 4096),
     "empty and long": (MODEL, f"\tein\na\t\n{'ball ' * 100}\tein\n"),
 }
 
@@ -69,6 +70,11 @@ def test_an_interrupted_file_continues(
     assert resumed.left == ["out"] and tells(resumed.err, "resuming")
     summaries = [ended.err.splitlines()[-1].split(" in ")[0] for ended in (resumed, once)]
     assert summaries[0] == summaries[1]
+
+
+def test_the_line_of_a_target_that_is_too_long_is_named(results: dict[str, CommandResult]) -> None:
+    code, out, err, left = results["too long"]
+    assert (code, out, left) == (1, "", []) and tells(err, "standard input, line 4098", "4,096")
 
 
 def test_empty_and_truncated_sources_are_scored_and_reported(

@@ -205,14 +205,17 @@ class Models:
         if loader.needs_tensorflow:  # it does not count to the memory of the model
             await asyncio.to_thread(tf_import.load_tensorflow)
         await self._make_room(model.size)
+        for other, _ in [m.loaded for m in self._models.values() if m.loaded]:
+            other.release_memory()
+        await asyncio.to_thread(_free_memory)
         before = _resident_bytes()
         engine = await asyncio.to_thread(self._open, model.path)
         # Other work may need memory at the same time, so this is no reason to refuse a model.
         model.size = min(max(model.size, _resident_bytes() - before), self._memory_bytes)
         await self._make_room(model.size)
-        functions = {name: getattr(engine, name) for name in ("translate", "translate_verbose")}
         # Requests with the same function can share a batch.
-        return engine, {name: functools.partial(_arrays, f) for name, f in functions.items()}
+        names = ("translate", "translate_verbose")
+        return engine, {n: functools.partial(_arrays, getattr(engine, n)) for n in names}
 
     async def _make_room(self, size: int) -> None:
         """Drops models until `size` bytes are free. Waits for the requests that use them."""
@@ -250,5 +253,4 @@ def _resident_bytes() -> int:
 def _free_memory() -> None:
     """Returns freed memory to the system, which glibc keeps otherwise."""
     gc.collect()
-    with contextlib.suppress(AttributeError):  # it is not glibc
-        ctypes.CDLL(None).malloc_trim(0)
+    ctypes.CDLL(None).malloc_trim(0)

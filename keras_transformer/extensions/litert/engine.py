@@ -7,7 +7,6 @@ best = model.translate("A small dog runs.")[0].text
 from __future__ import annotations
 
 import atexit
-import concurrent.futures
 import contextlib
 import ctypes
 import io
@@ -129,10 +128,8 @@ class LiteRTModel:
                 return _compiled(self.path)
             # LiteRT keeps a pointer to the content.
             interpreter = litert.Interpreter(model_content=self._content, num_threads=1)
-            is_batch = _BATCH_SIGNATURE in interpreter.get_signature_list()
-            name = _BATCH_SIGNATURE if is_batch else _SIGNATURE
-            runner: Runtime = interpreter.get_signature_runner(name)
-            return runner
+            name = _BATCH_SIGNATURE if self.batch_size > 1 else _SIGNATURE
+            return interpreter.get_signature_runner(name)
         except (RuntimeError, TypeError, ValueError) as error:  # TypeError: an invalid path
             raise _runtime_error(self.path, error) from error
 
@@ -140,25 +137,25 @@ class LiteRTModel:
     def _idle_runtime(self) -> Iterator[Runtime]:
         """Yields a runtime that no other thread uses."""
         with self._free:
-            # Without an idle one, all are in use, but more are allowed.
-            runtime = self._idle.pop() if self._idle else self._new_runtime()
+            try:
+                runtime = self._idle.pop()
+            except IndexError:  # all are in use, but more are allowed
+                runtime = self._new_runtime()
             try:
                 yield runtime
             finally:
                 self._idle.append(runtime)
 
-    def warm_up(self) -> None:
-        """Makes all interpreters, and translates with each of them, which copies the weights.
+    def release_memory(self) -> None:
+        """Drops idle interpreters but one. Calls at the same time make them again."""
+        del self._idle[:-1]
 
-        Otherwise the first call of each is slow.
-        """
+    def warm_up(self) -> None:
+        """Makes all interpreters, and translates with each of them, which copies the weights."""
         inputs = self._inputs([[]], [0], [math.nan])
         with contextlib.ExitStack() as stack:
-            runtimes = [
-                stack.enter_context(self._idle_runtime()) for _ in range(self._max_runtimes)
-            ]
-            with concurrent.futures.ThreadPoolExecutor(self._max_runtimes) as pool:
-                list(pool.map(lambda runtime: runtime(**inputs), runtimes))
+            for _ in range(self._max_runtimes):
+                stack.enter_context(self._idle_runtime())(**inputs)
 
     def translate(
         self, text: str, max_length: int = 0, length_penalty: float = math.nan
@@ -177,8 +174,7 @@ class LiteRTModel:
         self, ids: Sequence[int], max_length: int = 0, length_penalty: float = math.nan
     ) -> LiteRTResult:
         """Translates the ids of one sentence."""
-        [result] = self.translate_batch([ids], [max_length], [length_penalty])
-        return result
+        return self.translate_batch([ids], [max_length], [length_penalty])[0]
 
     def translate_batch(
         self,
@@ -220,7 +216,7 @@ class LiteRTModel:
             rows = zip(padded, sources, lengths, limits, alphas, strict=True)
             for row, ids, length, _, _ in rows:
                 row[:length] = list(map(operator.index, ids[:length]))
-            inputs = {
+            return {
                 "ids": padded,
                 "lengths": np.array(lengths, np.int32),
                 "max_length": np.array(list(map(operator.index, limits)), np.int32),
@@ -232,7 +228,6 @@ class LiteRTModel:
                 f"{len(sources)} sentences, but are {str([sources, limits, alphas])[:300]} "
                 f"({error})."
             ) from None
-        return inputs
 
     def source_ids(self, text: str) -> list[int]:
         """Returns the ids of a sentence, with the end token, for `translate_ids`."""

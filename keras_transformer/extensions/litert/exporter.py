@@ -103,12 +103,10 @@ class LiteRTEngine(Engine):
         results, vocabulary = self.results(_lines(text)), self.model.vocabulary
         ids = np.array([result.ids for result in results])
         pieces = np.array([piece.encode() for piece in vocabulary.pieces()[1]], object)
-        quality = [result.quality for result in results]
-        status = [result.status for result in results]
-        assessment = {"quality": np.array(quality), "status": np.array(status)}
+        names = ("quality", "status") if self.has_quality else ()
         return {
             **self._outputs(results),
-            **(assessment if self.has_quality else {}),
+            **{n: np.array([getattr(result, n) for result in results]) for n in names},
             "finished": np.any(ids == vocabulary.end_id, axis=2),
             "ids": ids,
             "tokens": pieces[ids],
@@ -124,6 +122,9 @@ class LiteRTEngine(Engine):
             "scores": np.array([result.scores for result in results]),
             "lengths": np.array([result.lengths for result in results]),
         }
+
+    def release_memory(self) -> None:
+        self.model.release_memory()
 
     def lengths(self, text: Any) -> Mapping[str, Any]:
         counts = zip(*map(self.model.lengths, _lines(text)), strict=True)

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import os
 import platform
 import re
 import shutil
@@ -24,7 +25,7 @@ from typing import Any
 
 from keras_transformer import __version__
 from keras_transformer.data.workers import OnLoss, Result, TaskRunner
-from keras_transformer.errors import InputError, StoppedError, needs_extra, one_line, require
+from keras_transformer.errors import InputError, StoppedError, needs_extra, one_line
 from keras_transformer.runs.machine import signal_handlers
 
 help = "address of a Ray cluster that does the work, such as auto or 10.0.0.1:6379"
@@ -41,16 +42,17 @@ AHEAD = 8
 
 def connect(address: str, shows_output: bool = False) -> TaskRunner:
     """Connects this process to a cluster, and returns what runs tasks there."""
+    # Ray reads these when it is imported. Otherwise it tries 20 times if another service answers.
+    os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
+    os.environ.setdefault("RAY_py_gcs_connect_timeout_s", "5")
     with needs_extra("ray", "--ray"):
         import ray
     host, _, port = address.rpartition(":")
-    is_valid = address == "auto" or (host != "" and port.isdecimal())
-    require(is_valid, f"--ray={address}: give auto or HOST:PORT, as ray start --head prints it.")
     if not (shows_output or ray.is_initialized()):  # a program that uses Ray has its own streams
         # Ray writes the errors of nodes, which are exceptions here, to standard output.
         ray._private.worker.print_to_stdstream = lambda *_, **__: None
     try:
-        if host:  # Ray would try for minutes
+        if host:  # Ray would wait, and write to standard error
             socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
         with signal_handlers(signal.SIG_DFL):  # Ray replaces the handler of SIGTERM
             quiet = {"log_to_driver": shows_output, "logging_level": "error"}

@@ -1,19 +1,18 @@
 """Files and folders in object stores: `s3://BUCKET/NAME` and the like, through fsspec.
 
 What a command reads is copied to the cache of this machine, once for each version of the content.
-What it writes is uploaded at its end. `fsspec` needs another package for each kind of store, such
-as `s3fs` or `gcsfs`, which also reads the credentials.
+What it writes is uploaded at its end. Paths in the cache end like the addresses, because messages
+and reports have them. `fsspec` needs another package for each kind of store, such as `s3fs`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import shutil
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -31,18 +30,21 @@ def resolve(addresses: str) -> str:
 
 
 def copy(address: str) -> str:
-    """Copies a file or a folder to this machine, and returns its path. Paths stay as they are."""
+    """Copies a file or a folder to this machine, and returns its path, with `@WEIGHTS` of a run."""
     if not _ADDRESS.match(address):
         return address
     with _storage(address) as (files, name):
         found = files.find(name, detail=True)  # the file itself, or all files below the folder
         if not found:
-            raise FileNotFoundError("There is no file with this address.")
-        path = _cache(address, fsspec.utils.tokenize(found)) / PurePosixPath(name).name
+            run, _, weights = address.rpartition("@")
+            require("/" not in weights, "There is no file with this address.")
+            return f"{copy(run)}@{weights}"
+        path = _cache(address, found) / name.strip("/")
         if not path.exists():
             console.info(f"Downloading {address}")
             path.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_path(path) as partial:
+            # Another process may have copied it meanwhile, and may be reading its copy.
+            with atomic_path(path, replaces=False) as partial:
                 if files.isdir(name):
                     files.get(name, str(partial), recursive=True)
                 else:
@@ -58,12 +60,12 @@ def upload(address: str) -> Iterator[str]:
     """
     require(bool(_ADDRESS.match(address)), f"{address} cannot be written. Choose a path.")
     folder = _cache(address)
-    mark = folder / "uploading"
+    mark = folder / ".uploading"
     with _storage(address) as (files, name):
         is_free = mark.exists() or not files.isdir(name)
     require(is_free, f"{address} exists. Choose a new directory.")
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / PurePosixPath(name).name
+    path = folder / name.strip("/")
+    path.parent.mkdir(parents=True, exist_ok=True)
     yield str(path)
     console.info(f"Uploading {address}. If this fails, the same command uploads it again.")
     with _storage(address) as (files, name):
@@ -71,16 +73,14 @@ def upload(address: str) -> Iterator[str]:
         if path.is_dir():
             files.put(f"{path}/", name, recursive=True)
         else:
-            files.makedirs(str(PurePosixPath(name).parent), exist_ok=True)
             files.put_file(str(path), name)
     shutil.rmtree(folder)
 
 
-def _cache(*parts: str) -> Path:
+def _cache(*content: object) -> Path:
     """Returns a folder of this machine for the content of an address."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
-    return Path(cache) / "keras_transformer" / digest[:32]
+    return Path(cache) / "keras_transformer" / fsspec.utils.tokenize(*content)[:16]
 
 
 @contextlib.contextmanager

@@ -89,11 +89,10 @@ def test_line_breaks_in_translations_become_spaces(tmp_path, source, exported_ru
 def test_pairs_for_back_translation_pass_the_rules(tmp_path, exported_run, source, driver):
     (tmp_path / "second").write_text("a ball\n" + "again and again and again and again and\n")
     flags = f"--model_dir={exported_run} --input={source} --input=second --source_tag=<bt>"
-    translated = translate_lines(load_model(exported_run), [*LINES, "a ball"])
-    scores = {
-        line: found[0].score for line, found in zip([*LINES, "a ball"], translated, strict=True)
-    }
-    lowest = sorted(scores.values())[len(scores) // 2]
+    lines = [*LINES, "a ball"]
+    translated = translate_lines(load_model(exported_run), lines)
+    best = {line: found[0] for line, found in zip(lines, translated, strict=True)}
+    lowest = sorted(one.score for one in best.values())[len(best) // 2]
     flags += f" --min_score={lowest} --output_dir=out"
     ended = driver.run(tmp_path, "back_translate", flags.split(), "")
     assert ended.code == 0, ended.err
@@ -101,16 +100,11 @@ def test_pairs_for_back_translation_pass_the_rules(tmp_path, exported_run, sourc
         (tmp_path / "out" / f"{side}.txt").read_text().splitlines() for side in ("source", "target")
     )
     report = json.loads((tmp_path / "out" / "report.json").read_text())
-    texts = {
-        line: found[0].text for line, found in zip([*LINES, "a ball"], translated, strict=True)
-    }
+    good = (line for line in lines if line and best[line].text and best[line].score >= lowest)
     expected = [
-        (f"<bt> {texts[line]}", line)
-        for line in [*LINES, "a ball"]
-        if scores[line] >= lowest
-        and line
-        and texts[line]
-        and not is_repetitive(texts[line].encode())
+        (f"<bt> {best[line].text}", line)
+        for line in good
+        if not is_repetitive(best[line].text.encode())
     ]
     assert list(zip(sources, targets, strict=True)) == expected and len(expected) > 3
     assert report["lines"] == len(LINES) + 2 and report["cleaning"]["kept"] == len(expected)

@@ -37,13 +37,14 @@ class Opened:
     """Opens models, and counts them. The text "slow" waits for `gate`. `seen` has all batches."""
 
     def __init__(self) -> None:
-        self.counts: collections.Counter[str] = collections.Counter()
+        self.counts, self.released = collections.Counter[str](), collections.Counter[str]()
         self.gate, self.seen = threading.Event(), list[list[str]]()
 
     def __call__(self, path: Path, batches_at_once: int) -> Engine:
         self.counts[path.name] += 1
         engine = open_words(path, batches_at_once)
         engine.before = self._before  # type: ignore[attr-defined]
+        engine.release_memory = lambda: self.released.update([path.name])
         return engine
 
     def _before(self, texts: list[str]) -> None:
@@ -66,8 +67,8 @@ def test_models_are_loaded_when_needed_and_the_least_recently_used_one_leaves(
         for target in ("de", "fr", "de", "it", "de"):
             assert translated(client, "A", "en", target) == f"A{target}"
         assert opened.counts == {"en-de": 1, "en-fr": 1, "en-it": 1}
-        loaded = {m.name for m in gateway.model.pairs().values() if m.loaded}
-        assert loaded == {"en-de", "en-it"}
+        assert opened.released == {"en-de": 2}  # each time that another was loaded
+        assert {m.name for m in gateway.model.pairs().values() if m.loaded} == {"en-de", "en-it"}
         assert translated(client, "Another", "en", "fr") == "Anotherfr"
         assert opened.counts["en-fr"] == 2
 

@@ -79,6 +79,7 @@ def test_a_file_may_change_while_its_model_is_used(file: Path, tmp_path: Path, c
     else:
         path.write_bytes(b"")
     model.warm_up()
+    model.release_memory()
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         assert [*pool.map(model.translate, PHRASES * 5)] == expected * 5
 

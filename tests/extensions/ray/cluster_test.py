@@ -1,6 +1,7 @@
 """Runs the tests of `on_a_cluster.py` in a namespace whose network is only the loopback device."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,23 +10,29 @@ import pytest
 
 from tests.messages import tells
 
+pytest.importorskip("ray")
 TESTS = Path(__file__).with_name("on_a_cluster.py")
 # The processes of the cluster end with the first process of their namespace.
 ISOLATED = "unshare --map-root-user --net --pid --fork --kill-child --mount --mount-proc".split()
 
 
-def test_an_address_without_a_cluster_is_refused(driver, tmp_path):
-    pytest.importorskip("ray")
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "127.0.0.1:OTHER"])
+def test_an_address_without_a_cluster_is_refused_within_seconds(tmp_path, address):
     (tmp_path / "c.tsv").write_text("a\tb\n")
-    for address in ("127.0.0.1:1", "nonsense"):
-        flags = f"--tsv=c.tsv --output_dir=out --ray={address}".split()
-        ended = driver.run(tmp_path, "prepare", flags, "")
-        assert ended.code == 1 and tells(ended.err, "error:", address, "ray start")
-        assert ended.err.count("\n") == 1
+    seconds = {"RAY_gcs_rpc_server_connect_timeout_s": "1", "RAY_py_gcs_connect_timeout_s": "1"}
+    with socket.create_server(("", 0)) as other_service:
+        address = address.replace("OTHER", str(other_service.getsockname()[1]))
+        flags = f"prepare --tsv=c.tsv --output_dir=out --ray={address}".split()
+        ended = subprocess.run(
+            [sys.executable, "-m", "keras_transformer", *flags], cwd=tmp_path, timeout=50,
+            env={**os.environ, **seconds}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    *log, message = ended.stderr.splitlines()  # Ray has a log if another service answers
+    assert ended.returncode == 1 and tells(message, "error:", address, "ray start")
+    assert not log or "rpc_client" in log[0]
 
 
 def test_commands_on_a_real_cluster(cpu_version, tmp_path, request):
-    pytest.importorskip("ray")
     if subprocess.run([*ISOLATED, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this user may not create namespaces: unshare fails")
     long = ["--long"] * request.config.getoption("--long")

@@ -37,6 +37,8 @@ EXPORT = os.environ.get("EXPORT", "")
 BEGAN = Path(os.environ.get("BEGAN", "began"))
 # All nodes inherit these.
 os.environ |= {"DRIVER": str(os.getpid()), "XDG_CACHE_HOME": str(BEGAN.with_name("cache"))}
+TEXTS = "--input=mono --input=mono"
+CLEAN, TRANSLATE = (preparation, "clean_block"), (monolingual, "translate_block")
 SMALL = {"num_cpus": 1, "object_store_memory": 2**27, "include_dashboard": False}
 
 
@@ -69,46 +71,37 @@ def victim(cluster):
     assert BEGAN.exists(), "the node did not die"
 
 
-def test_prepared_data_are_those_of_one_machine_when_a_node_dies(
-    cluster, victim, driver, tmp_path, monkeypatch
+@pytest.fixture
+def mono(tmp_path, monkeypatch):
+    """A text of several blocks, in the file `mono`."""
+    monkeypatch.setattr(monolingual, "BLOCK_LINES", 2)
+    (tmp_path / "mono").write_text("".join(f"{line}\n" for line in PHRASES))
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "flags"),
+    [
+        ("prepare", CLEAN, "--tsv=c.tsv --vocab_size=80 --max_length_ratio=0"),
+        ("translate_corpus", TRANSLATE, f"--model_dir=file://{EXPORT} {TEXTS}"),
+        ("back_translate", TRANSLATE, f"--model_dir={EXPORT} {TEXTS} --min_score=-3"),
+    ],
+)
+def test_output_is_that_of_one_machine_when_a_node_dies(
+    cluster, victim, driver, tmp_path, monkeypatch, mono, name, task, flags
 ):
     monkeypatch.setattr(blocks, "BLOCK_LINES", 40)
     lines = (f"the {n} dogs see {7 * n}\tdie {n} Hunde sehen {7 * n}\n" for n in range(400))
     (tmp_path / "c.tsv").write_text("".join(lines))
-    flags = "--tsv=c.tsv --vocab_size=80 --max_length_ratio=0"
-    one = driver.run(tmp_path, "prepare", f"{flags} --workers=1 --output_dir=one".split(), "")
-    monkeypatch.setattr(preparation, "clean_block", tasks.clean_block)
-    flags += f" --ray={cluster.address} --output_dir=ray"
-    ended = driver.run(tmp_path, "prepare", flags.split(), "")
-    assert (one.code, ended.code) == (0, 0), ended.err
+    outputs = []
+    for output, workers in (("one", "--workers=1"), ("ray", f"--ray={cluster.address}")):
+        command = f"{flags} {workers} --output_dir={output}".split()
+        ended = driver.run(tmp_path, name, command, "")
+        assert ended.code == 0, ended.err
+        outputs.append(ended.out.splitlines()[1:])
+        monkeypatch.setattr(*task, getattr(tasks, task[1]))
     assert tree(tmp_path / "ray") == tree(tmp_path / "one")
-    assert ended.out.splitlines()[1:] == one.out.splitlines()[1:]
-    assert {path.name for path in tmp_path.iterdir()} == {"c.tsv", "one", "ray"}
-
-
-def test_translations_are_those_of_one_machine_when_a_node_dies(
-    cluster, victim, driver, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(monolingual, "BLOCK_LINES", 3)
-    (tmp_path / "mono").write_text("".join(f"{line}\n" for line in PHRASES * 3))
-    flags = f"--model_dir={EXPORT} --input=mono"
-    one = driver.run(tmp_path, "translate_corpus", f"{flags} --output_dir=one".split(), "")
-    monkeypatch.setattr(monolingual, "translate_block", tasks.translate_block)
-    flags = flags.replace("=/", "=file:///") + f" --ray={cluster.address} --output_dir=ray"
-    ended = driver.run(tmp_path, "translate_corpus", flags.split(), "")
-    assert (one.code, ended.code) == (0, 0), ended.err
-    texts = [(tmp_path / name / "translations.txt").read_bytes() for name in ("one", "ray")]
-    assert texts[0] == texts[1] and texts[0].count(b"\n") == len(PHRASES) * 3
-
-
-def test_pairs_are_those_of_one_machine(cluster, driver, tmp_path, monkeypatch):
-    monkeypatch.setattr(monolingual, "BLOCK_LINES", 3)
-    (tmp_path / "mono").write_text("".join(f"{line}\n" for line in PHRASES))
-    flags = f"--model_dir={EXPORT} --input=mono --input=mono --min_score=-3 --source_tag=<bt>"
-    for name, more in (("one", ""), ("ray", f"--ray={cluster.address}")):
-        flags_of_one = f"{flags} --output_dir={name} {more}".split()
-        assert driver.run(tmp_path, "back_translate", flags_of_one, "").code == 0
-    assert tree(tmp_path / "ray") == tree(tmp_path / "one")
+    assert {path.name for path in tmp_path.iterdir()} == {"c.tsv", "mono", "one", "ray"}
+    assert name != "prepare" or outputs[0] == outputs[1]
 
 
 @pytest.mark.long
@@ -147,19 +140,16 @@ def test_rows_of_an_experiment_run_on_the_nodes(runner, tmp_path):
 
 def test_a_task_that_kills_three_workers_is_an_error_with_its_lines(runner, tmp_path, capfd):
     lines = [("lines 1 to 3 of a", False), ("lines 4 to 6 of a", True)]
-    with pytest.raises(
-        StoppedError, match=mentions("lines 4 to 6 of a", 3, "workers", "127.0.0.1")
-    ):
+    facts = mentions("lines 4 to 6 of a", 3, "workers", "127.0.0.1")
+    with pytest.raises(StoppedError, match=facts):
         list(run_tasks(tasks.die, lines, runner, tmp_path))
     assert capfd.readouterr().out == ""
 
 
 def test_a_block_that_kills_three_workers_is_skipped_on_request(
-    cluster, driver, tmp_path, monkeypatch
+    cluster, driver, tmp_path, monkeypatch, mono
 ):
-    monkeypatch.setattr(monolingual, "BLOCK_LINES", 2)
     monkeypatch.setattr(monolingual, "translate_block", tasks.die_in_the_second_block)
-    (tmp_path / "mono").write_text("".join(f"{line}\n" for line in PHRASES))
     flags = f"--model_dir={EXPORT} --input=mono --output_dir=out --ray={cluster.address}"
     ended = driver.run(tmp_path, "translate_corpus", f"{flags} --skip_lost_blocks".split(), "")
     assert ended.code == 0 and tells(ended.err, "Skipped", "lines 3 to 4 of mono")
@@ -183,23 +173,20 @@ def test_an_error_of_a_task_names_the_node(runner, tmp_path, error, expected, fa
 
 
 def test_ctrl_c_stops_the_tasks_and_the_same_command_resumes(
-    cluster, driver, tmp_path, monkeypatch
+    cluster, driver, tmp_path, monkeypatch, mono
 ):
-    monkeypatch.setattr(monolingual, "BLOCK_LINES", 3)
-    (tmp_path / "mono").write_text("".join(f"{line}\n" for line in PHRASES))
-    flags = f"--model_dir={EXPORT} --input={tmp_path}/mono --output_dir=out".split()
-    flags += [f"--ray={cluster.address}"]
+    monkeypatch.setattr(monolingual, "BLOCK_LINES", 3)  # the second block is the last one
+    flags = f"--model_dir={EXPORT} --input={tmp_path}/mono"
+    command = f"{flags} --output_dir=out --ray={cluster.address}".split()
     with monkeypatch.context() as patch:
         patch.setattr(monolingual, "translate_block", tasks.interrupt)
-        ended = driver.run(tmp_path, "translate_corpus", flags, "")
+        ended = driver.run(tmp_path, "translate_corpus", command, "")
     assert ended.code == 130 and tells(ended.err, "Warning", "same command")
     _, [blocks, *_] = json.loads((tmp_path / ".out.partial/work/progress.json").read_bytes())
     assert blocks == 1
-    assert driver.run(tmp_path, "translate_corpus", flags, "").code == 0
-    one = f"--model_dir={EXPORT} --input={tmp_path}/mono --output_dir=one".split()
-    assert driver.run(tmp_path, "translate_corpus", one, "").code == 0
-    texts = [(tmp_path / name / "translations.txt").read_bytes() for name in ("one", "out")]
-    assert texts[0] == texts[1]
+    assert driver.run(tmp_path, "translate_corpus", command, "").code == 0
+    driver.run(tmp_path, "translate_corpus", f"{flags} --output_dir=one".split(), "")
+    assert tree(tmp_path / "out") == tree(tmp_path / "one")
 
 
 def test_a_node_with_another_version_is_named(runner, tmp_path, monkeypatch):
@@ -216,7 +203,7 @@ def test_a_node_without_the_package_is_named(runner, tmp_path, monkeypatch):
         list(run_tasks(function, [("a",)], runner, tmp_path))
 
 
-def test_a_node_without_the_files_is_named(cluster, runner, driver, tmp_path, monkeypatch):
+def test_a_node_without_the_files_is_named(cluster, runner, driver, tmp_path, monkeypatch, mono):
     """The folders of the output and of the model are other file systems on the last node."""
     BEGAN.unlink(missing_ok=True)
     shutil.copytree(EXPORT, model := tmp_path / "models" / "1")
@@ -230,9 +217,7 @@ def test_a_node_without_the_files_is_named(cluster, runner, driver, tmp_path, mo
     try:
         with pytest.raises(StoppedError, match=mentions("127.0.0.1", "does not see", output)):
             list(run_tasks(tasks.wait_and_tell, zip(itertools.count()), runner, output))
-        monkeypatch.setattr(monolingual, "BLOCK_LINES", 1)
         monkeypatch.setattr(monolingual, "translate_block", tasks.translate_block)
-        (tmp_path / "mono").write_text("".join(f"{line}\n" for line in PHRASES * 9))
         flags = f"--model_dir={model} --input=mono --output_dir=out --ray={cluster.address}"
         ended = driver.run(tmp_path, "translate_corpus", flags.split(), "")
         assert ended.code == 1 and tells(ended.err, "error:", "127.0.0.1", model, "missing")
@@ -246,10 +231,8 @@ def train(cluster, driver, tmp_path, monkeypatch):
     """Trains a tiny model on the cluster. Calls a function after the first checkpoint."""
     monkeypatch.setattr(training, "DEATH_SECONDS", 1)
     shutil.copytree(tiny_data(), tmp_path / "data")
-    sizes = "num_encoder_layers=1 num_decoder_layers=1 d_model=16 d_ff=16 num_heads=2".split()
     flags = "--data_dir=data --run_dir=run --preset=tiny --batch_tokens=128 --jit_compile=false"
     flags += f" --checkpoint_steps=10 --ray={cluster.address}"
-    given = [*flags.split(), *(f"--set=model.{size}" for size in sizes)]
 
     def run(max_steps, meanwhile):
         def wait():
@@ -258,7 +241,7 @@ def train(cluster, driver, tmp_path, monkeypatch):
             meanwhile()
 
         (thread := threading.Thread(target=wait)).start()
-        ended = driver.run(tmp_path, "train", [*given, f"--max_steps={max_steps}"], "")
+        ended = driver.run(tmp_path, "train", [*flags.split(), f"--max_steps={max_steps}"], "")
         thread.join()
         return ended
 

@@ -9,7 +9,9 @@ import sys
 import fsspec
 import pytest
 
-from tests.builders import PHRASES, tiny_data
+from keras_transformer.extensions.ray import storage
+from keras_transformer.inference import loading
+from tests.builders import PHRASES, tiny_data, tiny_run
 from tests.data.corpora import tree
 from tests.extensions.serving.running_server import wait_until
 from tests.messages import tells
@@ -58,15 +60,34 @@ def test_a_text_in_a_store_is_translated_there(folder, cpu_version, driver, tmp_
     flags = f"--model_dir={address}/en-de --input={address}/mono.en --output_dir={address}/out"
     ended = driver.run(tmp_path, "translate_corpus", flags.split(), "")
     assert ended.code == 0 and f"Uploading {address}/out. " in ended.err, ended.err
-    (tmp_path / "mono.en").write_text("".join(f"{phrase}\n" for phrase in PHRASES))
-    here = f"--model_dir={cpu_version} --input=mono.en --output_dir=here".split()
+    here = f"--model_dir={cpu_version} --input={address}/mono.en --output_dir=here".split()
     assert driver.run(tmp_path, "translate_corpus", here, "").code == 0
     files.get("bucket/a/out", str(tmp_path / "there"), recursive=True)
     assert sorted(os.listdir(tmp_path / "there")) == ["report.json", "translations.txt"]
-    texts = [(tmp_path / name / "translations.txt").read_text() for name in ("here", "there")]
-    assert texts[0] == texts[1] and texts[0].count("\n") == len(PHRASES)
+    assert tree(tmp_path / "there") == tree(tmp_path / "here")
     again = driver.run(tmp_path, "translate_corpus", flags.split(), "")
     assert again.code == 1 and tells(again.err, f"{address}/out", "exists")
+
+
+def test_weights_of_a_run_in_a_store_have_a_path_like_their_address(folder):
+    address, files = folder
+    files.put(str(tiny_run()), "bucket/a/run", recursive=True)
+    [(run, name), (last, _)] = loading.members(f"{address}/run@best,{address}/run")
+    assert name == "best" and str(run.path).endswith("/bucket/a/run") and last.path == run.path
+
+
+@pytest.mark.parametrize("folder", ["memory"], indirect=True)
+def test_a_copy_of_another_process_is_not_replaced(folder, monkeypatch):
+    address, files = folder
+    get, copies = type(files).get, []
+
+    def get_at_the_same_time(self, *arguments, **options):
+        monkeypatch.setattr(type(files), "get", get)
+        copies.append(os.stat(storage.copy(address)).st_ino)
+        get(self, *arguments, **options)
+
+    monkeypatch.setattr(type(files), "get", get_at_the_same_time)
+    assert [os.stat(storage.copy(address)).st_ino] == copies
 
 
 def test_data_are_prepared_in_a_store_and_read_from_there(folder, driver, tmp_path):
@@ -79,9 +100,7 @@ def test_data_are_prepared_in_a_store_and_read_from_there(folder, driver, tmp_pa
     assert tree(tmp_path / "there") == tree(tmp_path / "data")
     files.put(str(tiny_data()), "bucket/a/tiny", recursive=True)
     flags = f"--data_dir={address}/tiny --run_dir=run --preset=tiny --max_steps=1 --batch_tokens=64"
-    sizes = "num_encoder_layers=1 num_decoder_layers=1 d_model=16 d_ff=16 num_heads=2".split()
-    given = [*flags.split(), "--jit_compile=false", *(f"--set=model.{size}" for size in sizes)]
-    assert driver.run(tmp_path, "train", given, "").code == 0
+    assert driver.run(tmp_path, "train", [*flags.split(), "--jit_compile=false"], "").code == 0
 
 
 def test_an_upload_that_failed_is_repeated_by_the_same_command(

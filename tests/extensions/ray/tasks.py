@@ -1,5 +1,6 @@
 """Functions that run on the nodes of a cluster. Tests replace the functions of commands by them."""
 
+import functools
 import os
 import signal
 import time
@@ -25,16 +26,9 @@ def on_all_nodes(function, *arguments):
     return function(*arguments)
 
 
-def clean_block(*arguments):
-    return on_all_nodes(blocks.clean_block, *arguments)
-
-
-def translate_block(*arguments):
-    return on_all_nodes(monolingual.translate_block, *arguments)
-
-
-def score_block(*arguments):
-    return on_all_nodes(score.score_block, *arguments)
+clean_block = functools.partial(on_all_nodes, blocks.clean_block)
+translate_block = functools.partial(on_all_nodes, monolingual.translate_block)
+score_block = functools.partial(on_all_nodes, score.score_block)
 
 
 def wait_and_tell(number):

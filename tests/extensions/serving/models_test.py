@@ -165,9 +165,7 @@ def test_the_newest_good_version_is_served_until_the_damaged_one_is_repaired(
     assert "Traceback" not in caplog.text
 
 
-def test_a_file_that_the_manifest_does_not_list_is_not_served(
-    versions: Path,
-) -> None:
+def test_a_file_that_the_manifest_does_not_list_is_not_served(versions: Path) -> None:
     version = versions / "1"
     write_manifest(version, {"format": "saved_model"}, {"saved_model.pb", DATA})
     (version / "model.tflite").write_bytes(b"a model of others")
