@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import regex
 
 from keras_transformer.errors import InputError
-from keras_transformer.extensions.documents.spans import MATCH_SECONDS
+from keras_transformer.extensions.documents.spans import in_time
 
 # Elements of HTML that are copied with their content.
 COPIED = frozenset("code kbd samp var math svg script style pre textarea template".split())
@@ -22,7 +22,10 @@ _TAG = regex.compile(
     |(?P<entity>&[A-Za-z][\w.-]*;)""",
     regex.VERBOSE | regex.DOTALL,
 )
-_NOT_TRANSLATED = regex.compile(r"""\s(?:translate\s*=\s*["']?no|mtype\s*=\s*["']protected)\b""")
+_NOT_TRANSLATED = regex.compile(
+    r"""\s(?:translate\s*=\s*["']?no|mtype\s*=\s*["']protected|class\s*=[^=]*\bnotranslate)\b"""
+)
+_LINE_BREAK = regex.compile(r"(?<![ \t])[ \t]*+[\r\n]\s*")
 
 
 class Token(NamedTuple):
@@ -50,9 +53,7 @@ def broken(label: str, text: str, position: int, reason: str) -> NoReturn:
 
 def text_token(raw: str, has_entities: bool = True) -> Token:
     """Returns the token of a text. With entities, a line break in it is a space."""
-    text = (
-        regex.sub(r"(?<![ \t])[ \t]*+[\r\n]\s*", " ", html.unescape(raw)) if has_entities else raw
-    )
+    text = _LINE_BREAK.sub(" ", html.unescape(raw)) if has_entities else raw
     return Token("text", raw, text=text)
 
 
@@ -69,7 +70,7 @@ def tokens_of(
 ) -> Iterator[Token]:
     """Yields the tokens of `tokenize`."""
     cursor = position = 0
-    while match := _next_tag(text, position):
+    while match := in_time(_TAG.search, text, position):
         position = match.end()
         name, entity = (match["name"] or "").lower(), match["entity"]
         kind = "empty"
@@ -85,17 +86,6 @@ def tokens_of(
         cursor = position
     if cursor < len(text):
         yield text_token(text[cursor:], has_entities)
-
-
-def _next_tag(text: str, position: int) -> Any:
-    """Returns the match of the next tag, or None."""
-    try:
-        return _TAG.search(text, position, timeout=MATCH_SECONDS)
-    except TimeoutError as error:
-        raise InputError(
-            f"A text of {len(text):,} characters takes too long to read: it has too many tags or "
-            "comments without an end. Split it."
-        ) from error
 
 
 def _end_of_element(text: str, position: int, name: str) -> int:

@@ -414,7 +414,9 @@ def _with_spans(
 def _aligned(line: Words, best: Translation, patterns: Sequence[str], tag: str) -> list[Word]:
     """Returns the words of a translation. The pieces of a word vote for its source word."""
     text = _INNER_SPACE.sub("", " ".join(best.text.splitlines()).strip())
-    terms = [regex.escape(word.text) for word in line if word.kind == "span" and word.name]
+    kept = dict.fromkeys(word.text for word in line if word.kind == "span" and word.name)
+    # A term is not a part of a longer word.
+    terms = [rf"(?<!{spans.LETTER}){regex.escape(term)}(?!{spans.LETTER})" for term in kept]
     words = words_of(*_masked([text_token(text, False)], [*terms, *patterns, _STAND_IN]))
     # Without votes, a word translates the one at the same relative position.
     chosen = [index * len(line) // len(words) for index in range(len(words))]

@@ -6,7 +6,9 @@ Plain numbers and times are not protected, because their form changes with the l
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import regex
 
@@ -62,7 +64,7 @@ _COMPILED = [regex.compile(pattern, regex.VERSION1) for pattern in _PATTERNS.val
 BRANCH_PATTERNS = (r"(?<!\w)#(?!\w)", r"'[{}#|][^']*'", r"''")
 
 
-MATCH_SECONDS = 2.0  # of the process; others search for less than a millisecond
+_MATCH_SECONDS = 2.0  # most texts take less than a millisecond
 Range = tuple[int, int]  # the first character, and the one after the last
 
 
@@ -94,14 +96,7 @@ def find_spans(text: str, patterns: Sequence[str] = ()) -> list[Range]:
     """
     found = []
     for pattern in [*compile_patterns(patterns), _ICU, *_COMPILED]:
-        try:
-            matches = [*pattern.finditer(text, timeout=MATCH_SECONDS)]
-        except TimeoutError as error:
-            raise InputError(
-                f"A text of {len(text):,} characters takes too long to read: it has many braces "
-                "without an end, or the pattern of a span is slow. Split the text."
-            ) from error
-        for match in matches:
+        for match in in_time(_all_matches, text, pattern):
             if kept := match[0].strip():  # a pattern of the user may find spaces around it
                 start = match.start() + match[0].index(kept)
                 found.append((start, start + len(kept)))
@@ -112,14 +107,32 @@ def find_spans(text: str, patterns: Sequence[str] = ()) -> list[Range]:
     return spans
 
 
+def in_time(search: Callable[..., Any], text: str, *arguments: Any) -> Any:
+    """Returns what a search in a text finds, or raises an `InputError` if it takes too long."""
+    started = time.thread_time()
+    while True:
+        try:
+            return search(text, *arguments, timeout=_MATCH_SECONDS)
+        except TimeoutError as error:  # it also counts the time of other threads
+            if time.thread_time() - started > _MATCH_SECONDS / 2:
+                raise InputError(
+                    f"A text of {len(text):,} characters takes too long to read. Split it, close "
+                    "its braces, tags and comments, or use faster patterns of spans."
+                ) from error
+
+
+def _all_matches(text: str, pattern: regex.Pattern[str], timeout: float) -> list[Any]:
+    return [*pattern.finditer(text, timeout=timeout)]
+
+
 def outside(ranges: Iterable[Range], taken: Sequence[Range]) -> list[Range]:
     """Returns the ranges that are outside of the taken ones, which are in order and apart."""
-    found = []
-    for start, end in ranges:
-        before = bisect.bisect_left(taken, (end,)) - 1  # the last one that starts before the end
-        if before < 0 or taken[before][1] <= start:
-            found.append((start, end))
-    return found
+    return [
+        (start, end)
+        for start, end in ranges
+        # The last one that starts before the end.
+        if (before := bisect.bisect_left(taken, (end,)) - 1) < 0 or taken[before][1] <= start
+    ]
 
 
 def quote_for_icu(text: str) -> str:

@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import copy
 import functools
+import itertools
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import cachetools
 import lingua
 import numpy as np
+import regex
 
 from keras_transformer.data.cleaning import LINGUA_CODES
 from keras_transformer.errors import InputError
@@ -38,6 +40,8 @@ _ENTRY_BYTES = 1_600  # memory of an entry of the cache besides its outputs
 _LONGEST_KEY = 1_000  # bytes of a line that is cached
 # Symbols of models that were trained for formality.
 FORMALITY = {"more": "<formal>", "less": "<informal>"}
+# Texts of XML end at line breaks, at empty elements in words, and between two elements.
+_XML_CUT = regex.compile(r"(?P<line>[\r\n]\s*+)|</[^<>]*>\s*+\K(?=<\w)|\w<[^<>]*/>\K(?=\w)")
 # A language, and how likely it is among the languages of the models.
 Detected: TypeAlias = tuple[str, float]
 _Value = TypeVar("_Value")
@@ -274,7 +278,16 @@ def _units(text: str, request: TextRequest) -> list[Unit]:
         with contextlib.suppress(InputError):  # a tag does not end
             return [*html_units(text, "")]
     ignored = frozenset(request.ignored if request.format == "xml" else ())
-    return [Unit(0, len(text), markup.tokenize(text, ignored, request.format != "text"))]
+    tokens = markup.tokenize(text, ignored, request.format != "text")
+    if request.format != "xml":
+        return [Unit(0, len(text), tokens)]
+    ends = itertools.accumulate(len(token.raw) for token in tokens)
+    tags = [(b - len(t.raw), b) for t, b in zip(tokens, ends, strict=True) if t.kind != "text"]
+    found = _XML_CUT.finditer(text)
+    cuts = [m.span() for m in found if request.sentences == "1" or not m["line"]]
+    edges = [0, *itertools.chain(*spans.outside(cuts, tags)), len(text)]
+    parts = zip(edges[::2], edges[1::2], strict=True)
+    return [Unit(a, b, markup.tokenize(text[a:b], ignored)) for a, b in parts]
 
 
 def _entry_bytes(outputs: Arrays) -> int:

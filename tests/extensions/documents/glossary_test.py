@@ -152,6 +152,9 @@ def test_only_lines_with_terms_are_translated_like_documents() -> None:
     assert split_texts(model, lines, False, "", 1)[0] == {0: "<b>Hund</b>", 3: "Wand"}
     assert {*split_texts(model, lines, None, "", 1)[0]} == {0, 2, 3}
     assert with_options(model, [("a dog", "Hund")]).glossary.find("the wall") == []
+    # A term is not a part of a longer word.
+    model = with_options(fake_engine(lambda line: line.replace("Wand", "Wandfarbe")), {"a": "Wand"})
+    assert translate_texts(model, ["a x a"])[0] == ["Wand x Wand"]
 
 
 def test_files_and_servers_have_glossaries(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import itertools
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import example, given, settings
@@ -14,7 +15,7 @@ from keras_transformer.errors import InputError
 from keras_transformer.extensions.documents.markup import tokenize
 from keras_transformer.extensions.documents.protection import translate_texts
 from keras_transformer.extensions.documents.sentences import segment
-from keras_transformer.extensions.documents.spans import find_spans
+from keras_transformer.extensions.documents.spans import find_spans, in_time
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.translate import translate_to_text
 from tests.builders import old_vocabulary, refuses
@@ -232,6 +233,10 @@ def test_hostile_text_is_read_or_refused_in_seconds(unit: str) -> None:
             read(text)
         except InputError as error:
             assert tells(str(error), "60,000 characters", "takes too long")
+
+
+def test_other_threads_do_not_make_a_search_slow() -> None:
+    assert in_time(mock.Mock(side_effect=[TimeoutError, TimeoutError, "found"]), "text") == "found"
 
 
 @pytest.mark.parametrize("unit", ["x", "x ", "x. ", "X. ", "文，", ". ", "(", " "])

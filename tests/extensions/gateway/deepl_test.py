@@ -40,10 +40,8 @@ def test_regions_of_languages_mean_the_language(translator: deepl.DeepLClient) -
     ],
 )
 def test_sentences(translator: deepl.DeepLClient, split: str, expected: str) -> None:
-    found = translator.translate_text(
-        "A wall.\nA house", source_lang="EN", target_lang="DE", split_sentences=split,
-        preserve_formatting=True,
-    )  # fmt: skip
+    options = {"source_lang": "EN", "target_lang": "DE", "split_sentences": split}
+    found = translator.translate_text("A wall.\nA house", preserve_formatting=True, **options)
     assert found.text == expected
 
 
@@ -60,10 +58,11 @@ def test_tags_stay_at_their_words(translator: deepl.DeepLClient) -> None:
     options = {"source_lang": "EN", "target_lang": "DE"}
     html = translator.translate_text("<p>A <b>wall</b></p>", tag_handling="html", **options)
     assert html.text == "<p>Ade <b>wallde</b></p>"
-    xml = translator.translate_text(
-        'A <x id="1">kept</x> wall &amp; door', tag_handling="xml", ignore_tags=["x"], **options
-    )  # fmt: skip
-    assert xml.text == 'Ade <x id="1">kept</x> wallde &amp; doorde'
+    text = '<i>A <x id="1">kept</x> wall &amp; door</i><b>A tree</b>\nA<br/>house'
+    xml = translator.translate_text(text, tag_handling="xml", ignore_tags=["x"], **options).text
+    assert (
+        xml == '<i>Ade <x id="1">kept</x> wallde &amp; doorde</i><b>Ade treede</b>\nAde<br/>housede'
+    )
 
 
 def test_variables_and_urls_survive(translator: deepl.DeepLClient) -> None:
