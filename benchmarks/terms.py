@@ -77,7 +77,7 @@ def measure(model: Any, terms: Any, way: str, references: Any = None) -> dict[st
     from keras_transformer.extensions.documents.protection import translate_texts
 
     found = {source: Glossary(some) for source, some in terms.items()}
-    glossary = SimpleNamespace(find=lambda t, spans: found[t].find(t, spans), is_soft=way == "soft")
+    glossary = SimpleNamespace(find=lambda t, *args: found[t].find(t, *args), is_soft=way == "soft")
     model.glossary = None if way == "none" else glossary
     start = time.process_time()
     outputs, *_ = translate_texts(model, [*terms])

@@ -12,34 +12,27 @@ from typing import TypeAlias
 import regex
 
 from keras_transformer.data.augmentation import Pair
-from keras_transformer.extensions.documents.spans import (
-    LETTER,
-    UNSPACED,
-    Range,
-    find_spans,
-    outside,
-    spliced,
-)
+from keras_transformer.extensions.documents import spans
 from keras_transformer.inference.tags import add_tag, split_tags
 from keras_transformer.text.vocabulary import Vocabulary
 
 Noise: TypeAlias = Callable[[Pair, Pair, Random], Pair]  # of a pair and the following one
 Symbols: TypeAlias = Sequence[str] | None  # of a vocabulary, if they are known
 
-_WORD = regex.compile(rf"{LETTER}+(?:['’]{LETTER}+)*")
+_WORD = regex.compile(rf"{spans.LETTER}+(?:['’]{spans.LETTER}+)*")
 _FINAL = regex.compile(r"\s*[\p{Sentence_Terminal}…]+$")
 _SHORTEST_WITH_TYPO = 4  # letters
 _WORDS_PER_TYPO = 8
 
 
-def _words(text: str) -> list[Range]:
+def _words(text: str) -> list[spans.Range]:
     """Returns the words of a text that are outside of spans."""
-    return outside((match.span() for match in _WORD.finditer(text)), find_spans(text))
+    return spans.outside((match.span() for match in _WORD.finditer(text)), spans.find_spans(text))
 
 
-def _with_words(text: str, words: Sequence[Range], change: Callable[[str], str]) -> str:
+def _with_words(text: str, words: Sequence[spans.Range], change: Callable[[str], str]) -> str:
     """Returns a text in which some words are changed."""
-    return spliced(text, [(*word, change(text[slice(*word)])) for word in words])
+    return spans.spliced(text, [(*word, change(text[slice(*word)])) for word in words])
 
 
 def upper(pair: Pair, following: Pair, random_: Random) -> Pair:
@@ -92,7 +85,7 @@ def spaces(pair: Pair, following: Pair, random_: Random) -> Pair:
 def merge(pair: Pair, following: Pair, random_: Random) -> Pair:
     """Appends the following pair, as in a line with two sentences."""
     source, target = (
-        text + ("" if regex.match(UNSPACED, other) else " ") + other
+        text + ("" if regex.match(spans.UNSPACED, other) else " ") + other
         for text, other in zip(pair, following, strict=True)
     )
     return source, target
@@ -126,7 +119,7 @@ class NoiseAugmentation:
     kinds, test_kinds, symbols = _KINDS, _TEST_KINDS, ()
 
     def __init__(self, learned: None, vocabulary: Vocabulary) -> None:
-        self._known = sorted(vocabulary.source_symbols())
+        self._known = sorted(vocabulary.source_symbols)
 
     @staticmethod
     def learn(pairs: Sequence[Pair]) -> None:

@@ -31,8 +31,7 @@ def with_options(
 ) -> Any:
     """Returns a model with options for texts, if any is given.
 
-    A glossary is a mapping, pairs or a file. `terms` is "hard", the default, or "soft". `casing` is
-    as in `Engine`.
+    A glossary is a mapping, pairs or a file. `terms` is "hard" (None) or "soft".
     """
     if not any((glossary, terms, casing)):
         return model
@@ -54,10 +53,9 @@ def with_options(
         )
     model = copy.copy(model)
     model.casing = casing or model.casing
-    if isinstance(glossary, str | os.PathLike):
-        model.glossary = Glossary.read(glossary, model.source_language, is_soft)
-    elif glossary is not None:
-        model.glossary = Glossary(glossary, model.source_language, is_soft)
+    if glossary is not None:
+        read = Glossary.read if isinstance(glossary, str | os.PathLike) else Glossary
+        model.glossary = read(glossary, model.source_language, is_soft)
     return model
 
 

@@ -6,7 +6,7 @@ written in capitals again. Protected spans, tags and terms keep their letters.
 
 from __future__ import annotations
 
-import re
+import unicodedata
 from collections.abc import Sequence
 
 import regex
@@ -48,7 +48,7 @@ def sentence_case(words: list[Word], language: str | None) -> list[Word]:
 def in_capitals(words: Sequence[Word], language: str | None) -> list[Word]:
     """Returns words in capitals."""
     return [
-        word._replace(text=_to_upper(word.text, language)) if _is_plain(word) else word
+        word._replace(text=dotted(word.text, language).upper()) if _is_plain(word) else word
         for word in words
     ]
 
@@ -58,16 +58,24 @@ def _is_plain(word: Word) -> bool:
     return word.kind == "word" and not word.name
 
 
+def dotted(text: str, language: str | None) -> str:
+    """Returns a text whose capitals Python knows: with İ for i, if the language has a dotless i."""
+    return text.replace("i", "İ") if _has_dotless_i(language) else text
+
+
+def folded(text: str, language: str | None) -> str:
+    """Returns what texts that differ only in their case have in common."""
+    return unicodedata.normalize("NFKC", _with_small_i(text, language).casefold())
+
+
+def _with_small_i(text: str, language: str | None) -> str:
+    return text.replace("İ", "i").replace("I", "ı") if _has_dotless_i(language) else text
+
+
 def _has_dotless_i(language: str | None) -> bool:
-    return re.split("[-_]", (language or "").lower())[0] in ("tr", "az")
+    return (language or "").lower().replace("_", "-").split("-")[0] in ("tr", "az")
 
 
 def _to_lower(text: str, language: str | None) -> str:
-    if _has_dotless_i(language):
-        text = text.replace("İ", "i").replace("I", "ı")
-    text = text.lower()
+    text = _with_small_i(text, language).lower()
     return _ENGLISH_I.sub("I", text) if (language or "").lower().startswith("en") else text
-
-
-def _to_upper(text: str, language: str | None) -> str:
-    return (text.replace("i", "İ") if _has_dotless_i(language) else text).upper()

@@ -15,13 +15,18 @@ import regex
 from keras_transformer.console import progress_bar
 from keras_transformer.data.reading import read_text
 from keras_transformer.errors import InputError, needs_extra, one_line, require
-from keras_transformer.extensions.documents.spans import LETTER, UNSPACED, Range, outside
+from keras_transformer.extensions.documents import casing, spans
+from keras_transformer.extensions.documents.spans import LETTER, UNSPACED
 from keras_transformer.text.symbols import TERM_SYMBOLS
 
 Terms: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 
+_INVISIBLE = regex.compile(r"\p{Default_Ignorable_Code_Point}")  # such as a soft hyphen
 # A word, such as 5.50 and mini-bus, or a mark.
-_PIECE = regex.compile(rf"{UNSPACED}\p{{M}}*|{LETTER}+(?:['’.,:/-]{LETTER}+)*|\S")
+_PIECE = regex.compile(
+    rf"(?!{_INVISIBLE.pattern})(?:{UNSPACED}[\p{{M}}ﾞﾟ]*|{LETTER}+(?:['’.,:/‐‑\xad\u2060-]{LETTER}+)*|\S)"
+)
+_OTHER_CAPITAL = regex.compile(r"(?<=[\w\p{M}])\p{Lu}")  # not the first letter of a word
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
@@ -30,7 +35,8 @@ class Glossary:
 
     Of terms that overlap, the first one in the text counts. A term in capitals, such as US, is
     found only in capitals. Others are found in any case: if their first letter, or all of them, are
-    capitals only in the text, so are those of the translation.
+    capitals only in the text, so are those of the translation. But a translation with a capital
+    within a word, such as iPhone, or with a protected span does not change.
 
     Soft terms are suggested to the model, which may change their endings. So they are also found
     with other endings, by the stems of their words (Snowball).
@@ -40,6 +46,7 @@ class Glossary:
         source_language: code of the language of the terms, as in "en". Without it, or in a language
             that the stemmer does not know, words have no stems.
         is_soft: True for soft terms.
+        label: returns the name of a term in errors, by its index.
 
     Example:
     >>> from keras_transformer.extensions.documents.glossary import Glossary
@@ -48,31 +55,32 @@ class Glossary:
     """
 
     def __init__(
-        self, terms: Terms, source_language: str | None = None, is_soft: bool = False
-    ) -> None:
-        self.is_soft = is_soft
+        self, terms: Terms, source_language: str | None = None, is_soft: bool = False,
+        label: Callable[[int], str] = lambda index: f"Term {index + 1}",
+    ) -> None:  # fmt: skip
+        self.is_soft, self._language = is_soft, source_language
         self._stem = _stemmer(source_language) if is_soft else str
         self._terms: dict[tuple[str, ...], dict[str, str]] = {}
         self._sizes: dict[str, int] = {}  # pieces of the longest term, by its first one
         pairs: list[Any] = [*(terms.items() if isinstance(terms, Mapping) else terms)]
         with progress_bar(len(pairs), "terms", "reading terms", iterable=pairs, delay=1) as bar:
-            for term in bar:
-                self._add(term)
+            for index, term in enumerate(bar):
+                if fault := self._add(term):
+                    raise InputError(f"{label(index)}: {fault}")
 
-    def _add(self, term: Any) -> None:
-        """Adds a term with its translation."""
-        is_pair = isinstance(term, tuple | list) and [*map(type, term)] == [str, str]
-        require(is_pair, f"A glossary has pairs of texts, not {term!r}.")
+    def _add(self, term: Any) -> str | None:
+        """Adds a term with its translation, or returns what is wrong with them."""
+        if not isinstance(term, tuple | list) or [*map(type, term)] != [str, str]:
+            return f"{term!r} has no translation. A glossary has pairs of texts, a file with a tab."
         source, target = (" ".join(side.split()) for side in term)
-        require(bool(source and target), f"A side of a term is empty: {source!r}, {target!r}.")
         pieces = tuple(map(self._key, _PIECE.findall(source)))
-        known = self._terms.setdefault(pieces, {})
-        if known.setdefault(source, target) != target:
-            raise InputError(
-                f"The glossary has two translations of {source!r}: {known[source]!r} and "
-                f"{target!r}. Keep one of them."
-            )
+        if not (pieces and _form(target)):
+            return f"a side of the term is empty: {source!r}, {target!r}."
+        known = self._terms.setdefault(pieces, {}).setdefault(_form(source), target)
         self._sizes[pieces[0]] = max(self._sizes.get(pieces[0], 0), len(pieces))
+        if known == target or _form(known) == _form(target):
+            return None
+        return f"{source!r} has two translations, {known!r} and {target!r}. Keep one of them."
 
     @classmethod
     def read(
@@ -81,29 +89,20 @@ class Glossary:
         source_language: str | None = None,
         is_soft: bool = False,
     ) -> Glossary:
-        """Reads a file: TBX, or text with a term, a tab and its translation in each line.
-
-        Args:
-            path: the file. TBX has the suffix .tbx, and two languages.
-            source_language: code of the language of the terms, as in "en". TBX needs it.
-            is_soft: as in the constructor.
-        """
+        """Reads a file: TBX (.tbx), or text with a term, a tab and its translation in each line."""
         path = Path(path)
         if path.suffix.lower() == ".tbx":
-            return cls(_read_tbx(path, source_language), source_language, is_soft)
-        terms = list[tuple[str, str]]()
-        for number, line in enumerate(read_text(path), 1):
-            source, target = [*line.split("\t"), ""][:2]
-            if source.strip() and target.strip():
-                terms.append((source, target))
-            elif line.strip():
-                raise InputError(
-                    f"{path}, line {number}: a term, a tab and its translation are expected."
-                )
-        return cls(terms, source_language, is_soft)
+            rows = _read_tbx(path, source_language)
+        else:
+            lines = enumerate(read_text(path), 1)
+            rows = [(number, line.split("\t")[:2]) for number, line in lines if line.strip()]
+        pairs = [pair for _, pair in rows]
+        return cls(pairs, source_language, is_soft, lambda i: f"{path}, line {rows[i][0]}")
 
-    def find(self, text: str, taken: Sequence[Range] = ()) -> list[tuple[int, int, str]]:
-        """Returns the ranges of terms and their translations, outside of ordered, taken ranges."""
+    def find(
+        self, text: str, taken: Sequence[spans.Range] = (), language: str | None = None
+    ) -> list[tuple[int, int, str]]:
+        """Returns the ranges of terms outside of ordered, taken ones, and texts in `language`."""
         found, position = [], 0
         ranges = [match.span() for match in _PIECE.finditer(text)]
         keys = [self._key(text[slice(*piece)]) for piece in ranges]
@@ -113,8 +112,8 @@ class Glossary:
                 known = self._terms.get(tuple(keys[position : position + size]))
                 if known and position + size <= len(keys):
                     term = ranges[position][0], ranges[position + size - 1][1]
-                    translation = _translation(known, text[slice(*term)])
-                    if translation and outside([term], taken):
+                    translation = self._translation(known, _form(text[slice(*term)]), language)
+                    if translation and spans.outside([term], taken):
                         found.append((*term, translation))
                         step = size
                         break
@@ -123,7 +122,23 @@ class Glossary:
 
     def _key(self, piece: str) -> str:
         """Returns what equal pieces have in common, whatever their case and form in Unicode."""
-        return self._stem(_folded(piece))
+        return self._stem(casing.folded(_form(piece), self._language))
+
+    def _translation(self, known: Mapping[str, str], text: str, language: str | None) -> str | None:
+        """Returns the translation of a text, with its capitals; None if it is another word."""
+        sources = [source for source in known if not _is_capitals(source)]
+        if text in known or not sources:
+            return known.get(text)
+        folded, *others = (casing.folded(word, self._language) for word in (text, *sources))
+        source = sources[others.index(folded) if folded in others else 0]  # not only its stem
+        target = known[source]
+        if _OTHER_CAPITAL.search(target) or spans.find_spans(target):
+            return target
+        if _is_capitals(text):
+            return casing.dotted(target, language).upper()
+        if text[0].isupper() and source[0].islower():
+            return casing.dotted(target[0], language).title() + target[1:]
+        return target
 
 
 def annotated(translation: str) -> str:
@@ -149,33 +164,20 @@ def _stemmer(language: str | None) -> Callable[[str], str]:
     return stem
 
 
-def _folded(piece: str) -> str:
-    return unicodedata.normalize("NFKC", piece.replace("’", "'")).casefold()
-
-
-def _translation(known: Mapping[str, str], text: str) -> str | None:
-    """Returns the translation of a term with the capitals of its text; None for another word."""
-    text = " ".join(text.split())
-    if text in known:
-        return known[text]
-    sources = [source for source in known if not _is_capitals(source)]
-    if not sources:
-        return None
-    source = min(sources, key=lambda source: _folded(source) != _folded(text))  # not only its stem
-    target = known[source]
-    if _is_capitals(text):
-        return target.upper()
-    if text[0].isupper() and source[0].islower():
-        return target[0].upper() + target[1:]
-    return target
+def _form(text: str) -> str:
+    """Returns a text in the form in which terms are equal, except for their case."""
+    if not text.isascii():
+        text = _INVISIBLE.sub("", unicodedata.normalize("NFKC", text))
+        text = text.replace("’", "'").replace("ʼ", "'").replace("‐", "-")
+    return " ".join(text.split())
 
 
 def _is_capitals(text: str) -> bool:
     return text.isupper() and len(text) > 1
 
 
-def _read_tbx(path: Path, source_language: str | None) -> list[tuple[str, str]]:
-    """Returns the first term of both languages of each concept."""
+def _read_tbx(path: Path, source_language: str | None) -> list[tuple[Any, Any]]:
+    """Returns the line of each concept, and its first term of both languages."""
     with needs_extra("files", "a TBX file"):
         from lxml import etree
     try:
@@ -184,13 +186,12 @@ def _read_tbx(path: Path, source_language: str | None) -> list[tuple[str, str]]:
         raise InputError(f"{path} is not readable TBX ({one_line(error)}).") from error
     concepts = []
     for entry in root.iter("{*}termEntry", "{*}conceptEntry"):
-        terms = {}
+        terms: dict[str, str] = {}
         for section in entry.iter("{*}langSet", "{*}langSec"):
-            term = next(section.iter("{*}term"), None)
-            if term is not None:
-                terms[section.get(_LANGUAGE, "")] = "".join(term.itertext())
-        concepts.append(terms)
-    languages = [*dict.fromkeys(language for terms in concepts for language in terms)]
+            for term in section.iter("{*}term"):
+                terms.setdefault(section.get(_LANGUAGE, ""), "".join(term.itertext()))
+        concepts.append((f"{entry.sourceline}, concept {entry.get('id')}", terms))
+    languages = [*dict.fromkeys(language for _, terms in concepts for language in terms)]
     codes = [re.split("[-_]", language.lower())[0] for language in languages]
     wanted = re.split("[-_]", (source_language or "").lower())[0]
     require(
@@ -199,4 +200,4 @@ def _read_tbx(path: Path, source_language: str | None) -> list[tuple[str, str]]:
         f"of them is the source language ({wanted or 'unknown'}; --source_language gives it).",
     )
     source, target = languages if codes[0] == wanted else reversed(languages)
-    return [(terms[source], terms[target]) for terms in concepts if len(terms) == 2]
+    return [(line, (found[source], found[target])) for line, found in concepts if len(found) == 2]

@@ -21,7 +21,7 @@ class Word(NamedTuple):
         gap: the white space before it.
         text: its characters.
         kind: "word", "span", or the kind of a tag: "open", "close" or "empty".
-        name: the name of the element of a tag; "term" for a span that translates a term; for a soft
+        name: the name of the element of a tag; for the translation of a term, the term; for a soft
             term, what the model gets.
         source: its index in the sentence; in a translation, the index of the word that it
             translates.

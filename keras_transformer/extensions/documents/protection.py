@@ -150,7 +150,7 @@ def translate_tokens(
         f"{model.label} returns {model.n_best} translations per sentence, but a document or file "
         "needs exactly 1 (decoding.n_best).",
     )
-    masked = [_masked(fragment, patterns, model.glossary) for fragment in fragments]
+    masked = [_masked(fragment, patterns, model) for fragment in fragments]
     pieces = [
         (index, piece)
         for index, (text, _) in enumerate(masked)
@@ -170,6 +170,7 @@ def translate_tokens(
     new, changed, previous, last = [""] * len(fragments), set[int](), "", ""
     rows = zip(parts, sources, given, results, strict=True)
     for (index, text), words, line, (translation, status) in rows:
+        source = [w._replace(text=w.name) if w.kind == "span" and w.name else w for w in words]
         # In a text that the model leaves as it is, tags stay where they are.
         is_same = text_without_tags(translation).split() == text_without_tags(line).split()
         placed = words if is_same else placement.with_tags(line, translation)
@@ -179,15 +180,16 @@ def translate_tokens(
             word if word.name else word._replace(text=messages.get(word.text, word.text))
             for word in placed
         ]
+        if translation is line:  # it stays as it is
+            placed = [*source]
         if is_same:
             placed[0] = placed[0]._replace(gap="")  # it is in `text`
         else:
             placed = _with_clear_spans(placed, patterns)
-        has_terms = status != "empty" and any(word.kind == "span" and word.name for word in words)
-        if has_terms or text_without_tags(placed).split() != text_without_tags(words).split():
+        if text_without_tags(placed).split() != text_without_tags(source).split():
             changed.add(index)
         if status == "empty":
-            shown = text_without_tags(words).strip()[:40]
+            shown = text_without_tags(source).strip()[:40]
             remarks.append(f"Line {lines[index]}: the model returns nothing for {shown!r}.")
         gap = sentences.gap_between(text[: -len(text.lstrip())], previous, last)
         if placed[0].kind == "span" and new[index][-1:].isalnum():
@@ -219,20 +221,21 @@ def _with_clear_spans(words: list[Word], patterns: Sequence[str]) -> list[Word]:
 
 
 def _masked(
-    tokens: Sequence[Token], patterns: Sequence[str], glossary: Any = None
+    tokens: Sequence[Token], patterns: Sequence[str], model: Any = None
 ) -> tuple[str, Iterator[Word]]:
     """Returns a text with one character for each span and each tag, and these in their order.
 
-    A term of a glossary becomes a span, whose text is the translation, or, if it is soft, a word.
+    A term of the glossary becomes a span, whose text is the translation, or, if it is soft, a word.
     """
     text = "".join(token.text for token in tokens)
     found = spans.find_spans(text, patterns)
     inner = {span: list[tuple[int, int, str]]() for span in found}  # tags in its branches
     items = list[tuple[int, int, Word]]()
-    for start, end, translation in glossary.find(text, found) if glossary else ():
-        term, fields = text[start:end], (translation, "span", "term")
+    glossary = model and model.glossary
+    for start, end, new in glossary.find(text, found, model.target_language) if glossary else ():
+        fields = new, "span", text[start:end]
         if glossary.is_soft:
-            fields = term, "word", annotated(translation)
+            fields = text[start:end], "word", annotated(new)
         items.append((start, end, Word("", *fields)))
         found.append((start, end))
     found.sort()
@@ -309,23 +312,20 @@ def _messages(
 
 def translate_sentences(
     model: Engine, sources: Sequence[Words], patterns: Sequence[str], tag: str
-) -> list[tuple[list[Word], str | None]]:
+) -> list[tuple[Words, str | None]]:
     """Returns the words of translations, and their statuses, or None without spans.
 
-    Tags are missing, and so are the spans whose status is "aligned" or "appended".
+    Tags are missing, and spans if the status is "aligned" or "appended". A kept source is returned.
     """
     last = "appended" if model.translate_verbose is None else "aligned"
     ways: list[tuple[str, _Way]] = [("kept", _spans), ("kept", _stand_ins), (last, lambda _: {})]
     if {*SYMBOLS} <= {*(model.symbols or ())}:
         pairs = () if last == "aligned" else TAG_SYMBOLS
         ways.insert(0, ("symbols", functools.partial(_symbols, pairs)))
-    unwanted = {
-        *SYMBOLS,
-        *TERM_SYMBOLS,
-        *(span for words in sources for span in _spans(words).values()),
-    }
-    has_tags = any(word.is_tag for words in sources for word in words)
-    results: dict[int, tuple[list[Word], str | None]] = {}
+    unwanted = {*SYMBOLS, *TERM_SYMBOLS}.union(*(_spans(words).values() for words in sources))
+    replaces_low = model.fallback[0] == "source"
+    needs_details = replaces_low or any(word.is_tag for words in sources for word in words)
+    results: dict[int, tuple[Words, str | None]] = {}
     for index, words in enumerate(sources):
         if not any(word.kind == "word" and regex.search(r"\w", word.text) for word in words):
             results[index] = _line(words, _spans(words)), "kept" if _spans(words) else None
@@ -340,7 +340,7 @@ def translate_sentences(
                 words = [w._replace(name="") if w.kind == "word" else w for w in sources[index]]
                 lines[index] = _line(words, {})
         given = [add_tag(_GLUED_TAG.sub(" ", text_of(line)), tag) for line in lines.values()]
-        if last == "aligned" and (has_tags or status == last):
+        if last == "aligned" and (needs_details or status == last):
             found = with_details(translate_verbose(model, given))
         else:
             found = translate_lines(model, given)
@@ -349,10 +349,12 @@ def translate_sentences(
             words, is_complete = _with_spans(words, line, source, unwanted)
             needs_status = _spans(source) or any(word.kind != "word" for word in line)
             has_words = any(word.kind == "word" for word in words)
-            if has_words and (is_complete or status == last):
+            if replaces_low and best.details and not best.details["tokens"]:  # its quality is low
+                results[index] = source, "kept" if _spans(source) else None
+            elif has_words and (is_complete or status == last):
                 results[index] = words, status if needs_status else None
             elif status == last:
-                results[index] = _line(source, _spans(source)), "empty"
+                results[index] = source, "empty"
     return [results[index] for index in range(len(sources))]
 
 
@@ -369,10 +371,8 @@ def _stand_ins(words: Words) -> dict[int, str]:
 
 def _symbols(pairs: Sequence[tuple[str, str]], words: Words) -> dict[int, str]:
     """Returns symbols of the vocabulary for the spans, and for the first elements with words."""
-    symbols, free = (
-        dict(zip(_spans(words), itertools.cycle(SPAN_SYMBOLS), strict=False)),
-        iter(pairs),
-    )
+    symbols = dict(zip(_spans(words), itertools.cycle(SPAN_SYMBOLS), strict=False))
+    free = iter(pairs)
     for start, end in sorted(placement.end_tags(words).items()):
         has_words = not all(word.is_tag for word in words[start:end])
         if has_words and (pair := next(free, None)):

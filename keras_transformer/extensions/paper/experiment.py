@@ -144,9 +144,9 @@ class Experiment:
     def _write(self, row: Row, results: Record) -> Record:
         """Records the results of a row, and returns the record."""
         record = {"row": row.name, **results}
-        line = json.dumps(record) + "\n"
         with (self.work_dir / RESULTS).open("ab", buffering=0) as file:
-            file.write(line.encode())  # one call, because a kill cannot split it
+            # One call, because a kill cannot split it.
+            file.write((json.dumps(record) + "\n").encode())
         sync_tree(self.work_dir / RESULTS)
         return record
 
@@ -292,9 +292,12 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     write_text(path, "".join(f"{line}\n" for line in lines))
 
 
+_packages = functools.cache(importlib.metadata.packages_distributions)
+
+
 def run_metadata() -> Record:
     """Returns the command, the commit, the date, the versions of libraries, and the machine."""
-    packages = importlib.metadata.packages_distributions()  # tensorflow may be tensorflow-cpu
+    packages = _packages()  # tensorflow may be tensorflow-cpu
     libraries = ("tensorflow", "keras", "tensorflow_text", "sacrebleu")
     return {
         "command": shlex.join(sys.argv),

@@ -13,41 +13,42 @@ from keras_transformer.inference.engine import Engine
 Order = Callable[[int], Sequence[int]]
 
 
-def tokens_of(line: bytes) -> int:
-    return len(re.findall(r"\w+|\S", line.decode()))
-
-
 def fake_engine(
     translate: Callable[[str], str] = str,
     order: Order | None = None,
     limit: int = 10**9,
     returns_alignments: bool = False,
+    tokens_of: Callable[[str], int] = lambda line: len(re.findall(r"\w+|\S", line)),
     **fields: object,
 ) -> Engine:
     """Returns a model that writes the words of `order`, changed by `translate`."""
     model = Engine()
 
-    def words_and_sources(line: bytes) -> tuple[list[str], Sequence[int]]:
-        words = line.decode().split()
-        assert tokens_of(line) < limit or len(line.decode()) == 1, "a line would be cut"
+    def words_and_sources(line: str) -> tuple[list[str], Sequence[int]]:
+        words = line.split()
         indices = order(len(words)) if order else range(len(words))
         return [translate(words[index]) for index in indices], indices
 
+    def decoded(text: np.ndarray) -> list[str]:
+        lines = [line.decode() for line in text]
+        assert all(tokens_of(line) < limit or len(line) == 1 for line in lines), "it would be cut"
+        return lines
+
     def lengths(text: np.ndarray) -> dict[str, np.ndarray]:
-        counts = np.array([tokens_of(line) + 1 for line in text])
+        counts = np.array([tokens_of(line.decode()) + 1 for line in text], int)
         return {"tokens": counts, "used": np.minimum(counts, limit), "unknown": counts * 0}
 
     def outputs(text: np.ndarray) -> dict[str, np.ndarray]:
-        if order is None:
-            texts = [[translate(line.decode()).encode()] for line in text]
-        else:
-            texts = [[" ".join(words_and_sources(line)[0]).encode()] for line in text]
-        return {"translations": np.array(texts, object), "scores": np.full((len(text), 1), -1.0)}
+        lines = decoded(text)
+        rows = [words_and_sources(line)[0] if order else [translate(line)] for line in lines]
+        texts = np.array([[" ".join(row).encode()] for row in rows], object)
+        return {"translations": texts, "scores": np.full((len(text), 1), -1.0)}
 
     def verbose(text: np.ndarray, prefix: np.ndarray) -> dict[str, np.ndarray]:
-        results = [words_and_sources(line) for line in text]
-        sources = [[f"▁{w}" for w in line.decode().split()] + ["</s>"] for line in text]
-        targets = [[f"▁{w}" for w in words] + ["</s>"] for words, _ in results]
+        lines = decoded(text)
+        results = [*map(words_and_sources, lines)]
+        sources = [[f"▁{w}".encode() for w in line.split()] + [b"</s>"] for line in lines]
+        targets = [[f"▁{w}".encode() for w in words] + [b"</s>"] for words, _ in results]
         alignments = [
             [*indices, len(source) - 1]
             for (_, indices), source in zip(results, sources, strict=True)
@@ -59,9 +60,6 @@ def fake_engine(
             dtype = object if isinstance(filler, bytes) else np.int64
             return np.array([[*row, *[filler] * (size - len(row))] for row in rows], dtype)
 
-        def encoded(rows: Sequence[Sequence[str]]) -> list[list[bytes]]:
-            return [[piece.encode() for piece in row] for row in rows]
-
         scores, shape = np.full((len(text), 1), -1.0), (len(text), 1, length)
         return {
             "translations": np.array([[" ".join(w).encode()] for w, _ in results], object),
@@ -70,10 +68,12 @@ def fake_engine(
             "finished": scores < 0,
             "lengths": np.array([[len(row)] for row in targets]),
             "ids": np.zeros(shape, np.int64),
-            "tokens": padded(encoded(targets), length, b"")[:, None],
+            "tokens": padded(targets, length, b"")[:, None],
             "token_log_probs": np.zeros(shape),
+            "quality": np.array([[float("bad" not in line.lower())] for line in lines]),
+            "status": np.zeros(len(text), int),
             "alignments": padded(alignments, length, 0)[:, None],
-            "source_tokens": padded(encoded(sources), width, b""),
+            "source_tokens": padded(sources, width, b""),
         }
 
     vars(model).update(label="fake", translate=outputs, lengths=lengths, **fields)

@@ -18,10 +18,10 @@ import keras_transformer as kt
 from keras_transformer.errors import InputError
 from keras_transformer.extensions.documents.files import translate_file
 from keras_transformer.runs.run_directory import RunDirectory
-from tests.builders import old_vocabulary
+from tests.builders import old_vocabulary, refuses
 from tests.driver import Driver
 from tests.extensions.documents.fakes import fake_engine, reverse
-from tests.messages import mentions, tells
+from tests.messages import tells
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "documents"
 FILES = sorted(path.name for path in FOLDER.iterdir())
@@ -134,23 +134,19 @@ def test_runs_of_docx_files_keep_their_words(tmp_path: Path) -> None:
 
 
 ENCODINGS = [
-    ("a.strings", "", "utf-16"), ("a.json", "", "utf-8-sig"),
-    ("a.html", "<meta charset=iso-8859-1>", "iso-8859-1"),
-    ("a.srt", "1\n00:00:01,000 --> 00:00:02,000\n", "utf-8-sig"),
-    ("a.xml", '<?xml version="1.0" encoding="iso-8859-1"?>', "iso-8859-1"),
+    ("a.strings", '"a" = "café";', "utf-16"), ("a.json", '["café"]', "utf-8-sig"),
+    ("a.html", "<meta charset=iso-8859-1><p>café</p>", "iso-8859-1"),
+    ("a.srt", "1\n00:00:01,000 --> 00:00:02,000\ncafé\n", "utf-8-sig"),
+    ("a.xml", '<?xml version="1.0" encoding="iso-8859-1"?>\n'
+     '<resources><string name="a">café</string></resources>', "iso-8859-1"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "head", "encoding"), ENCODINGS)
-def test_encodings_are_kept(name: str, head: str, encoding: str, tmp_path: Path) -> None:
-    body = {
-        "strings": '"a" = "caf\u00e9";', "json": '["caf\u00e9"]', "srt": "caf\u00e9\n",
-        "html": "<p>caf\u00e9</p>",
-        "xml": '<resources><string name="a">caf\u00e9</string></resources>',
-    }[name.split(".")[1]]  # fmt: skip
-    data = (head + body).encode(encoding)
+@pytest.mark.parametrize(("name", "text", "encoding"), ENCODINGS)
+def test_encodings_are_kept(name: str, text: str, encoding: str, tmp_path: Path) -> None:
+    data = text.encode(encoding)
     assert translated(name, data, tmp_path, model=IDENTITY) == data
-    assert translated(name, data, tmp_path).decode(encoding) == head + body.replace("café", "CAFÉ")
+    assert translated(name, data, tmp_path).decode(encoding) == text.replace("café", "CAFÉ")
     if encoding == "iso-8859-1":  # a character that the encoding lacks
         model = fake_engine(lambda text: "猫")
         assert b">&#29483;<" in translated(name, data, tmp_path, model=model)
@@ -250,9 +246,7 @@ BROKEN = [
 def test_a_broken_file_is_one_error_with_its_place(
     name: str, data: bytes, facts: list[str], tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match=mentions(*facts)) as error:
-        translated(name, data, tmp_path)
-    assert "\n" not in str(error.value)
+    refuses(translated, (name, data, tmp_path), *facts)
     assert sorted(path.name for path in tmp_path.iterdir()) == [name]
 
 
@@ -299,19 +293,17 @@ def test_any_text_is_translated_or_refused(
 def test_nothing_is_overwritten_or_left_behind(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a dog")
     (tmp_path / "b.txt").write_text("mine")
-    with pytest.raises(InputError, match=mentions("b.txt", "exists")):
-        translate_file(CAPITALS, tmp_path / "a.txt", tmp_path / "b.txt")
+    a, b, c = (tmp_path / f"{name}.txt" for name in "abc")
+    refuses(translate_file, (CAPITALS, a, b), "b.txt", "exists")
     assert (tmp_path / "b.txt").read_text() == "mine"
     translate_file(CAPITALS, tmp_path / "a.txt", tmp_path / "b.txt", overwrite=True)
     assert (tmp_path / "b.txt").read_text() == "A DOG"
-    with pytest.raises(InputError, match=mentions("none.txt", "No such file")):
-        translate_file(CAPITALS, tmp_path / "none.txt", tmp_path / "c.txt")
-    with pytest.raises(InputError, match=mentions("none/c.txt", "cannot be written")):
-        translate_file(CAPITALS, tmp_path / "a.txt", tmp_path / "none" / "c.txt")
-    with pytest.raises(InputError, match=mentions("'('", "regular expression")):
-        translate_file(CAPITALS, tmp_path / "a.txt", tmp_path / "c.txt", spans=["("])
-    with pytest.raises(InputError, match=mentions("fake", "2 translations", "n_best")):
-        translate_file(fake_engine(str, n_best=2), tmp_path / "a.txt", tmp_path / "c.txt")
+    refuses(translate_file, (CAPITALS, tmp_path / "none.txt", c), "none.txt", "No such file")
+    missing = tmp_path / "none" / "c.txt"
+    refuses(translate_file, (CAPITALS, a, missing), "none/c.txt", "cannot be written")
+    given = {"model": CAPITALS, "input": a, "output": c, "spans": ["("]}
+    refuses(translate_file, given, "'('", "regular expression")
+    refuses(translate_file, (fake_engine(str, n_best=2), a, c), "fake", "2 translations", "n_best")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "b.txt"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from keras_transformer.extensions.documents.protection import translate_texts
 from keras_transformer.extensions.serving import engines
 from keras_transformer.extensions.serving.tensors import RequestError
 from keras_transformer.inference.engine import Engine
-from keras_transformer.inference.translate import split_texts
+from keras_transformer.inference.translate import split_texts, with_fallback
 from keras_transformer.text.symbols import SYMBOLS, TERM_SYMBOLS
 from tests.builders import refuses
 from tests.extensions.documents.casing_test import letters
@@ -27,6 +28,7 @@ from tests.messages import tells
 TERMS = {"the wall": "Wand", "Wall Street": "Börse", "big dog": "Hund", "us": "uns", "US": "USA"}
 TERMS |= {"IT": "EDV", "5": "fünf", "don": "Don", "driver's café": "Bar", "C++": "C-plus"}
 TERMS |= {"{x}": "nie", "sum": "{n, plural, one {a} other {b}}", "猫": "Katze"}
+TERMS["コーヒー"] = "Kaffee"
 
 
 FOUND: dict[str, dict[str, str]] = {
@@ -40,25 +42,53 @@ FOUND: dict[str, dict[str, str]] = {
     "5, 5.50, 1/5, e5, don't, don": {"5": "fünf", "don": "Don"},
     "driver’s cafe\u0301": {"driver’s cafe\u0301": "Bar"},
     "C++ and C": {"C++": "C-plus"},
-    "黒猫です": {"猫": "Katze"},
+    "黒猫です、コーヒーshop": {"猫": "Katze", "コーヒー": "Kaffee"},
     "": {},
 }
+# Languages, terms, and the words of a text with their translations, or "" if none is wanted.
+FORMS: list[tuple[str, dict[str, str], dict[str, str]]] = [
+    ("en de", {"iPad": "iPhone", "ab": "die U-Bahn"}, {"IPAD": "iPhone", "Ab": "Die U-Bahn"}),
+    ("en de", {"hi": "hallo {x}", "ab": "die U-Bahn"}, {"HI": "hallo {x}", "AB": "DIE U-BAHN"}),
+    ("en-GB ka", {"a": "ა", "b": "ß", "c": "iki"}, {"A": "ა", "B": "Ss", "C": "Iki"}),
+    ("en tr-TR", {"ab": "iki ı", "isi": "a"}, {"AB": "İKİ I", "Ab": "İki ı", "ISI": "A"}),
+    ("az en", {"ışık": "b", "isi": "a"}, {"IŞIK": "B", "Işık": "B", "ISI": "", "İSİ": "A"}),
+    ("de en", {"Seeweg": "a", "weg": "b"}, {"See\xadweg": "a", "\u202bWeg\u202c": "", "Weg": "B"}),
+    ("uk en", {"п'ять": "a", "E-Mail": "b"}, {"п’ять": "a", "пʼять": "a", "E\u2011mail": "b"}),
+    ("ja en", {"ガム": "b"}, {"ｶﾞﾑ": "b"}),
+    ("th en", {"ที": "Zeit"}, {"ที่นี่": ""}),  # another syllable
+    ("en de", {"Polish": "a", "polish": "b"}, {"Polish": "a", "polish": "b", "POLISH": "A"}),
+]
+CASES = [("en de", TERMS, text, found) for text, found in FOUND.items()]
+CASES += [(languages, terms, " ".join(words), words) for languages, terms, words in FORMS]
 
 
-def test_the_longest_term_is_found_as_words_in_any_case() -> None:
-    for text, found in FOUND.items():
-        terms = Glossary(TERMS).find(text)
-        assert {text[start:end]: translation for start, end, translation in terms} == found
-    assert Glossary({"ที": "Zeit"}).find("ที่นี่") == []  # another syllable
+@pytest.mark.parametrize(("languages", "terms", "text", "found"), CASES)
+def test_the_longest_term_is_found_as_words_in_any_case_and_form(
+    languages: str, terms: dict[str, str], text: str, found: dict[str, str]
+) -> None:
+    source, target = languages.split()
+    ranges = Glossary(terms, source).find(text, (), target)
+    assert {text[a:b]: new for a, b, new in ranges} == {a: new for a, new in found.items() if new}
+
+
+@hypothesis.given(st.text(st.characters(categories=["L", "M", "N"], exclude_characters="ı")))
+def test_a_term_is_found_at_its_place_in_every_form(word: str) -> None:
+    glossary = Glossary({f"x{word}y".lower(): "z"})
+    nfd = unicodedata.normalize("NFD", f"x{word}y")
+    for form in (nfd, unicodedata.normalize("NFC", nfd), nfd.upper(), nfd.casefold()):
+        assert [place for *place, _ in glossary.find(f"İß {form} ﬁ")] == [[3, 3 + len(form)]]
 
 
 def test_invalid_glossaries_are_refused() -> None:
     refuses(Glossary, ({"a": " "},), "empty", "'a'")
-    refuses(Glossary, ([("a",)],), "pairs", "('a',)")
+    refuses(Glossary, ([("a", "b"), ("a",)],), "Term 2", "pairs", "('a',)")
+    refuses(Glossary, ({"a": "\u200b"},), "empty", "'a'")
     refuses(Glossary, ({1: "a"},), "pairs", "1")
     refuses(with_options, (fake_engine(str, n_best=2), {"a": "b"}), "2 translations", "needs 1")
     refuses(Glossary, ([("a", "b"), ("a", "c")],), "two translations", "'a'", "'b'", "'c'")
-    assert Glossary([("a", "b"), ("a", "b")]).find("a") == [(0, 1, "b")]
+    for first, second in (("café", "cafe\u0301"), ("it's", "it’s"), ("a b", "a  b")):
+        refuses(Glossary, ([(first, "b"), (second, "c")],), "Term 2", "two translations", "'c'")
+        assert Glossary([("a", first), ("a", second)]).find("a") == [(0, 1, first)]
 
 
 TBX = """<tbx xmlns="urn:iso:std:iso:30042:ed-2"><text><body><conceptEntry id="1">
@@ -74,6 +104,8 @@ def test_files_are_tables_or_tbx(tmp_path: Path) -> None:
     assert Glossary.read(path).find("the wall") == [(0, 8, "Wand")]
     path.write_text("the wall\tWand\nbig dog\n")
     refuses(Glossary.read, (path,), "terms.tsv, line 2", "tab")
+    path.write_text("a\tb\n\na\tc\n")
+    refuses(Glossary.read, (path,), "terms.tsv, line 3", "two translations", "'b'", "'c'")
     path = tmp_path / "terms.tbx"
     path.write_text(TBX)
     assert Glossary.read(path, "en").find("the wall") == [(0, 8, "Wand")]
@@ -84,6 +116,9 @@ def test_files_are_tables_or_tbx(tmp_path: Path) -> None:
     assert Glossary.read(path, "en").find("the wall") == [(0, 8, "Wand")]
     path.write_text(TBX.replace('"2"><langSec xml:lang="de"', '"2"><langSec xml:lang="fr"'))
     refuses(Glossary.read, (path, "de"), "de, en-GB, fr", "two")
+    empty = '<langSec xml:lang="en-GB"><term/></langSec></conceptEntry></body>'
+    path.write_text(TBX.replace("</conceptEntry></body>", empty))
+    refuses(Glossary.read, (path, "en"), "terms.tbx, line 4", "concept 2", "empty", "'Tür'")
     path.write_text(TBX[:-9])
     refuses(Glossary.read, (path,), "terms.tbx", "TBX")
 
@@ -104,8 +139,8 @@ def test_each_term_is_in_the_output_with_every_model(text: str, kind: int) -> No
     expected = model.glossary.find(" ".join(plain), [])
     found = [translation for *_, translation in expected if translation != "nie"]
     for translation in {*found}:
-        assert output.count(translation) >= found.count(translation), (text, output)
-    assert output.count("{x}") >= text.count("{x}"), "spans are not terms"
+        assert output.count(translation) == found.count(translation), (text, output)
+    assert output.count("{x}") == text.count("{x}"), "spans are not terms"
     soft = fake_engine(lambda line: re.sub("｟t.｠ ?", "", line).swapcase(), symbols=TERM_SYMBOLS)
     [output], *_ = translate_texts(with_options(soft, [(t, t) for t in TERMS], "soft"), [text])
     assert letters(output) == letters(text) and output.count("{x}") == text.count("{x}")
@@ -113,12 +148,9 @@ def test_each_term_is_in_the_output_with_every_model(text: str, kind: int) -> No
 
 def test_only_lines_with_terms_are_translated_like_documents() -> None:
     model = with_options(fake_engine(str.upper, single_sentences=True), TERMS)
-    lines = ["the wall", "A dog. Two dogs.", "a dog"]
-    assert split_texts(model, lines, False, "", 1)[0] == {0: "Wand"}
-    assert split_texts(model, ["big <b>dog</b>", "a/big dog/"], False, "", 1)[0] == {
-        0: "<b>Hund</b>"
-    }
-    assert {*split_texts(model, lines, None, "", 1)[0]} == {0, 1}
+    lines = ["big <b>dog</b>", "a/big dog/", "A dog. Two dogs.", "the wall"]
+    assert split_texts(model, lines, False, "", 1)[0] == {0: "<b>Hund</b>", 3: "Wand"}
+    assert {*split_texts(model, lines, None, "", 1)[0]} == {0, 2, 3}
     assert with_options(model, [("a dog", "Hund")]).glossary.find("the wall") == []
 
 
@@ -173,6 +205,20 @@ def test_a_model_gets_soft_terms_in_its_source() -> None:
     assert output == ["<b>Mauer</b> the {x}"]
     short = with_options(fake_engine(str.upper, limit=6, **knows), {"wall": "Mauer"}, "soft")
     assert translate_texts(short, ["the wall of it"])[0] == ["THE WALL OF IT"], "too long"
+
+
+@pytest.mark.parametrize("terms", ["hard", "soft"])
+def test_a_sentence_of_low_quality_or_without_a_translation_stays_as_it_is(terms: str) -> None:
+    text = "A <b>bad  wall</b> {x}. BAD WALLS ARE HERE. A bad {n, plural, other {dog}}. Its wall."
+    knows: Any = {"symbols": (*SYMBOLS, *TERM_SYMBOLS), "source_language": "en"}
+    empty = fake_engine(lambda line: "" if "bad" in line.lower() else line, **knows)
+    knows |= {"has_quality": True, "returns_alignments": True}
+    low = fake_engine(lambda word: word.replace("dog", "Hund"), **knows)
+    for model, count in ((with_fallback(low, "source"), 0), (empty, 3)):
+        model = with_options(model, {"wall": "Mauer"}, terms)
+        outputs, _, remarks = translate_texts(model, ["", text])
+        assert outputs[1] == text.replace("Its wall", "Its Mauer")
+        assert len(remarks) == count and all(tells(r, "line 2", "nothing", "bad") for r in remarks)
 
 
 def test_models_that_were_not_trained_for_soft_terms_get_hard_ones(capsys: Any) -> None:

@@ -9,10 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keras_transformer.extensions.documents.markup import text_token, tokenize
-from keras_transformer.extensions.documents.protection import (
-    translate_tokens,
-    without_entities,
-)
+from keras_transformer.extensions.documents.protection import translate_tokens, without_entities
 from keras_transformer.extensions.documents.spans import find_spans
 from keras_transformer.inference.engine import Engine
 from keras_transformer.text.symbols import SYMBOLS
@@ -170,10 +167,8 @@ def test_branches_of_icu_messages_are_translated() -> None:
         "NOW {g, select, a {HIS {n, plural, one {DOG} other {DOGS}}} other {IT}} RAN."
     )
     # An apostrophe, or a brace, that the model writes has no meaning in the message.
-    output, _ = one(
-        "{n, plural, other {of {x} now}}", fake_engine(lambda t: t.replace("of ", "d'"))
-    )
-    assert output == "{n, plural, other {d''{x} now}}"
+    model = fake_engine(lambda text: text.replace("of ", "d'"))
+    assert one("{n, plural, other {of {x} now}}", model)[0] == "{n, plural, other {d''{x} now}}"
     output, _ = one("{n, plural, other {two dogs}}", fake_engine(lambda text: "zwei {Hunde"))
     assert output == "{n, plural, other {zwei '{'Hunde}}"
 

@@ -1,11 +1,11 @@
 """Documents: segmentation into sentences, long sentences in parts, and unchanged lines."""
 
+import functools
 import itertools
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -18,6 +18,7 @@ from keras_transformer.extensions.documents.spans import find_spans
 from keras_transformer.inference.engine import Engine
 from keras_transformer.inference.translate import translate_to_text
 from tests.builders import old_vocabulary, refuses
+from tests.extensions.documents.fakes import fake_engine
 from tests.messages import tells
 
 LINE_BREAKS = re.compile(r"[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
@@ -38,30 +39,6 @@ def sentences_of(text: str) -> list[str]:
     return [piece.strip() for piece in segment(text) if piece.strip()]
 
 
-def fake_model(
-    tokens: Callable[[str], int],
-    limit: int = 10**9,
-    translate: Callable[[str], str] = str,
-    **fields: object,
-) -> Engine:
-    """A model that counts `tokens` and the end token, and fails for more than `limit`."""
-    model = Engine()
-
-    def lengths(text: np.ndarray) -> dict[str, np.ndarray]:
-        counts = [tokens(line.decode()) + 1 for line in text]
-        used, unknown = [min(count, limit) for count in counts], [0] * len(counts)
-        return {"tokens": np.array(counts), "used": np.array(used), "unknown": np.array(unknown)}
-
-    def outputs(text: np.ndarray) -> dict[str, np.ndarray]:
-        lines = [line.decode() for line in text]
-        assert all(tokens(line) < limit or len(line) == 1 for line in lines), "a line would be cut"
-        texts = [[translate(line).encode()] for line in lines]
-        return {"translations": np.array(texts, object), "scores": np.full((len(lines), 1), -1.0)}
-
-    vars(model).update(label="fake", translate=outputs, lengths=lengths, **fields)
-    return model
-
-
 def translate_document(model: Engine, text: str) -> tuple[str, list[str]]:
     """Returns the translation of the lines of a text, and the remarks."""
     outputs, _, remarks = translate_texts(model, text.split("\n"))
@@ -70,6 +47,9 @@ def translate_document(model: Engine, text: str) -> tuple[str, list[str]]:
 
 def words(text: str) -> int:
     return len(text.split())
+
+
+fake_model = functools.partial(fake_engine, tokens_of=words)
 
 
 # Sentences with bars between them, which the text does not have.
@@ -126,7 +106,7 @@ def test_segment_finds_the_sentences(marked: str) -> None:
 def test_the_language_selects_the_abbreviations(language: str, marked: str) -> None:
     text = marked.replace("|", " ")
     assert [piece.strip() for piece in segment(text, language)] == marked.split("|")
-    model = fake_model(words, source_language=language, translate="<{}>".format)
+    model = fake_model(source_language=language, translate="<{}>".format)
     assert translate_document(model, text)[0] == " ".join(f"<{s}>" for s in marked.split("|"))
 
 
@@ -165,7 +145,7 @@ def test_joined_sentences_are_the_text(text: str) -> None:
 def test_number_of_lines_does_not_depend_on_the_translations(
     text: str, translations: list[str]
 ) -> None:
-    model = fake_model(words, translate=lambda line: translations[len(line) % len(translations)])
+    model = fake_model(lambda line: translations[len(line) % len(translations)])
     translated, _ = translate_document(model, text)
     assert LINE_BREAKS.findall(translated) == LINE_BREAKS.findall(text)
 
@@ -181,13 +161,13 @@ def test_spaces_follow_the_script_of_the_translation(
     text: str, translations: list[str], joined: str
 ) -> None:
     translation = dict(zip(sentences_of(text), translations, strict=True))
-    model = fake_model(words, translate=translation.__getitem__)
+    model = fake_model(translation.__getitem__)
     assert translate_document(model, text)[0] == joined
 
 
 @pytest.mark.parametrize("text", ["Title\r\n\r\n  One. Two!  Three?\r\n\n- Four", "", " \n\r\n"])
 def test_the_layout_stays(text: str) -> None:
-    assert translate_document(fake_model(words, translate=str.upper), text) == (text.upper(), [])
+    assert translate_document(fake_model(str.upper), text) == (text.upper(), [])
 
 
 @pytest.mark.parametrize(
@@ -207,7 +187,8 @@ def test_the_layout_stays(text: str) -> None:
 def test_a_long_sentence_is_translated_in_parts(
     tokens: Callable[[str], int], limit: int, text: str, expected: str
 ) -> None:
-    translated, [warning] = translate_document(fake_model(tokens, limit, "<{}>".format), text)
+    model = fake_model("<{}>".format, limit=limit, tokens_of=tokens)
+    translated, [warning] = translate_document(model, text)
     assert translated == expected
     assert tells(warning, "parts", limit, "decoding.max_source_tokens")
     if "\n" in text:
@@ -215,16 +196,16 @@ def test_a_long_sentence_is_translated_in_parts(
 
 
 def test_sentences_that_training_did_not_have() -> None:
-    model = fake_model(words, limit=100, max_train_source_length=5)
+    model = fake_model(limit=100, max_train_source_length=5)
     text = "one two three four five six"
     translated, [warning] = translate_document(model, text)
     assert translated == text
     assert tells(warning, "line 1", "7 tokens", "2 parts", 5, "longest source in training")
     assert translate_document(model, "one two three four")[1] == []
-    model = fake_model(words, vocabulary=old_vocabulary())
+    model = fake_model(vocabulary=old_vocabulary())
     _, [warning], _ = translate_to_text(model, ["One.", "10³ liters."], document=True)
     assert tells(warning, "line 2", "10³", "103")
-    model = fake_model(lambda text: words(text.strip("\u200b")), translate=lambda line: line)
+    model = fake_model(tokens_of=lambda text: words(text.strip("\u200b")))
     translated, [warning] = translate_document(model, "One.\n\u200b\n")
     assert tells(warning, "line 2", "without tokens")
 
@@ -235,7 +216,7 @@ def test_sentences_that_training_did_not_have() -> None:
 def test_the_identity_restores_the_text_for_any_part_length(
     text: str, limit: int, tokens: Callable[[str], int]
 ) -> None:
-    translated, _ = translate_document(fake_model(tokens, limit, symbols=()), text)
+    translated, _ = translate_document(fake_model(limit=limit, tokens_of=tokens, symbols=()), text)
     assert translated.replace(" ", "") == text.replace(" ", "")
     if not CHINESE_OR_JAPANESE.search(text):
         assert translated == text
@@ -263,19 +244,19 @@ def test_a_long_line_is_read_a_few_times_at_most(unit: str) -> None:
         counted += len(line)
         return len(line)
 
-    assert translate_document(fake_model(tokens, limit=64), text)[0] == text
+    assert translate_document(fake_model(limit=64, tokens_of=tokens), text)[0] == text
     # `tokens` is also called once for each translated sentence.
     assert counted <= 5 * len(text)
 
 
 def test_more_than_one_translation_is_an_error() -> None:
-    given = {"model": fake_model(words, n_best=3), "texts": ["One."]}
+    given = {"model": fake_model(n_best=3), "texts": ["One."]}
     refuses(translate_texts, given, "fake", "3", "1", "document")
 
 
 def test_each_sentence_of_a_line_has_the_tag_of_the_line() -> None:
     text = "<2de> It rains. She sleeps.\n\nNo tag. At all.\n  <2fr>One. Two.\n<2it> It. Is.\n"
-    model = fake_model(words, translate="[{}]".format, symbols=("<2de>", "<2fr>"))
+    model = fake_model("[{}]".format, symbols=("<2de>", "<2fr>"))
     assert translate_document(model, text) == (
         "[<2de> It rains.] [<2de> She sleeps.]\n\n[No tag.] [At all.]\n"
         "  [<2fr> One.] [<2fr> Two.]\n[<2it> It.] [Is.]\n",
@@ -284,7 +265,7 @@ def test_each_sentence_of_a_line_has_the_tag_of_the_line() -> None:
 
 
 def test_each_part_of_a_long_sentence_has_the_tag_and_fits_with_it() -> None:
-    model = fake_model(words, 5, "[{}]".format)  # without known tags, the form decides
+    model = fake_model("[{}]".format, limit=5)  # without known tags, the form decides
     translated, _ = translate_document(model, ">>deu<< a b c d e f g h i j")
     parts = translated[1:-1].split("] [")
     assert len(parts) > 2 and all(part.startswith(">>deu<< ") for part in parts)
@@ -295,14 +276,7 @@ def test_each_part_of_a_long_sentence_has_the_tag_and_fits_with_it() -> None:
     "line", ["__0__ One. Two.", "__init__ is it.", "__0__ it", "__de__ it", ">>deu<<"]
 )
 def test_a_text_that_looks_like_a_tag_is_translated(line: str) -> None:
-    model = fake_model(words, translate="[{}]".format)  # its symbols are unknown
+    model = fake_model("[{}]".format)  # its symbols are unknown
     translated, warnings = translate_document(model, line)
     assert translated == " ".join(f"[{sentence}]" for sentence in sentences_of(line))
     assert warnings == []
-
-
-def test_an_empty_translation_is_a_warning() -> None:
-    model = fake_model(words, translate=lambda line: line.replace("Two.", ""))
-    translated, [warning] = translate_document(model, "One.\nTwo. Three.\n")
-    assert translated.split() == ["One.", "Two.", "Three."]
-    assert tells(warning, "line 2", "nothing", "Two.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -89,9 +90,7 @@ def test_a_translator_splits_texts() -> None:
     assert kt.Translator.from_engine(model_of_single_sentences())(LINES) == CAPITALS
 
 
-@pytest.mark.parametrize(
-    ("document", "split"), [(None, True), (True, True), (False, False)]
-)  # fmt: skip
+@pytest.mark.parametrize(("document", "split"), [(None, True), (True, True), (False, False)])
 def test_a_server_splits_texts(document: bool | None, split: bool) -> None:
     model = model_of_single_sentences() if split else fake_engine(str.lower)
     version = with_sentences(Version(model, _text_signatures(model)), document)
@@ -111,13 +110,9 @@ def test_a_client_splits_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Client, "wait_until_ready", lambda self, timeout: None)
     monkeypatch.setattr(Client, "metadata", lambda self: signatures)
     monkeypatch.setattr(Client, "tags", lambda self: (("<2de>",), None))
-
-    def predict(
-        self: Client, inputs: dict[str, np.ndarray], signature: str = "serving_default"
-    ) -> dict[str, np.ndarray]:
-        return signatures[signature].call(inputs)
-
-    monkeypatch.setattr(Client, "predict", predict)
+    monkeypatch.setattr(
+        Client, "predict", lambda _, inputs, name="serving_default": signatures[name].call(inputs)
+    )
     with Client("localhost:1", "model") as client:
         assert ServerEngine("localhost:1", client).client is client
         [[best]] = client.translate(["A dog.\nTwo {x}."], source_tag="<2de>", document=True)
@@ -141,9 +136,7 @@ def test_prepared_data_runs_and_exports_say_whether_training_had_single_sentence
         assert found == pytest.approx(share, abs=0.05)
         run = RunDirectory(run_directory.path)
         run.path = tmp_path
-        (tmp_path / "data_report.json").write_bytes(
-            (tmp_path / f"data-{name}" / "report.json").read_bytes()
-        )
+        shutil.copy(tmp_path / f"data-{name}" / "report.json", tmp_path / "data_report.json")
         assert run.single_sentences == (share == 0)
         (tmp_path / "data_report.json").write_text("{}")
         assert not run.single_sentences and run.max_train_source_length is None

@@ -114,9 +114,9 @@ def test_a_row_finished_by_another_process_meanwhile_is_not_run(work: Path) -> N
 @given(st.binary(max_size=20) | st.just(b"[" * 100_000) | st.just(b'{"row": ["a"]}'))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_other_lines_do_not_count_as_results(work: Path, line: bytes) -> None:
-    Experiment(work, IDENTITY).start()
+    (experiment := Experiment(work, IDENTITY)).start()
     (work / "results.jsonl").write_bytes(b'{"row": "a", "finished": true}\n' + line)
-    assert Experiment(work, IDENTITY).records()["a"]["finished"]
+    assert experiment.records()["a"]["finished"]
 
 
 def test_the_identity_is_written_once_and_compared(work: Path) -> None:
