@@ -50,9 +50,10 @@ class Batcher:
     classes get equal shares, in bytes (start-time fair queueing). So however many long requests
     wait, a short one waits for at most one batch of each class of longer ones.
 
-    A request waits `batch_timeout_ms` for others if a thread is idle. One queue may have
-    `max_queue` waiting rows, and compute `num_threads` batches at the same time. Several queues
-    divide twice as many by `fair_share`. `observe` is called with the number of rows of each batch.
+    While a batch is computed, a request waits `batch_timeout_ms` for others even if a thread is
+    idle. One queue may have `max_queue` waiting rows, and compute `num_threads` batches at the same
+    time. Several queues divide twice as many by `fair_share`. `observe` is called with the number
+    of rows of each batch.
     """
 
     def __init__(self, settings: Settings, num_threads: int, observe: Callable[[int], object]):
@@ -143,7 +144,8 @@ class Batcher:
             first, rows = parts[0], sum(part.rows for part in parts)
             own, all_batches = self._computing[first.queue], self._computing.total()
             idle = fair_share(own, all_batches, 2 * self._num_threads)
-            if idle < 1 or (now < first.arrived + self._batch_timeout and rows < first.most):
+            may_wait = all_batches > 0 and now < first.arrived + self._batch_timeout
+            if idle < 1 or (may_wait and rows < first.most):
                 continue
             space = min(-(-rows // idle), first.most)  # the idle threads share the rows
             self._turn = max(self._turn, first.turn)

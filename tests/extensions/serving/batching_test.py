@@ -70,21 +70,22 @@ def in_loop(test: Callable[[Fixture], Awaitable[None]], **settings: Any) -> Fixt
 
 def test_batches_are_full_before_their_time() -> None:
     async def test(f: Fixture) -> None:
-        await asyncio.gather(*[f.run(i) for i in range(16)])
+        await f.queued(*(requests := [f.run(i) for i in range(17)]))  # the first one runs alone
+        await asyncio.gather(*requests)
 
-    assert in_loop(test, batch_timeout_ms=3.6e6).rows == [8, 8]
+    assert in_loop(test, num_threads=2, batch_timeout_ms=3.6e6).rows == [1, 8, 8]
 
 
 def test_idle_threads_share_waiting_requests() -> None:
     async def test(f: Fixture) -> None:
         f.call.gate.clear()  # so that the first batch does not end before the second one starts
-        requests = [f.run(i) for i in range(6)]
-        while sum(f.rows) < 6:
+        requests = [f.run(i) for i in range(7)]
+        while sum(f.rows) < 7:
             await asyncio.sleep(0.01)
         f.call.gate.set()
         await asyncio.gather(*requests)
 
-    assert in_loop(test, num_threads=2, batch_timeout_ms=100).rows == [3, 3]
+    assert in_loop(test, num_threads=3, batch_timeout_ms=100).rows == [1, 3, 3]
 
 
 def test_rows_of_similar_lengths_go_together() -> None:
@@ -100,14 +101,16 @@ def test_rows_of_similar_lengths_go_together() -> None:
 
 def test_a_full_batch_does_not_wait_behind_another_call() -> None:
     async def test(f: Fixture) -> None:
-        first = asyncio.ensure_future(f.run(1))
-        await asyncio.sleep(0)
+        f.call.gate.clear()
+        await f.held(first := f.run(1), second := f.run(2, 3))  # the second one waits
         rows = {"x": np.zeros((4, 1))}
         await asyncio.wait_for(f.batcher.run(DoublingCall(), rows), 5)
-        assert f.rows == [4] and not first.done()
-        first.cancel()
+        assert f.rows == [1, 4] and not second.done()
+        second.cancel()
+        f.call.gate.set()
+        await first
 
-    in_loop(test, max_batch_size=4, batch_timeout_ms=60_000)
+    in_loop(test, num_threads=2, max_batch_size=4, batch_timeout_ms=60_000)
 
 
 def test_a_large_request_is_split_and_joined() -> None:
