@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-import keras
 import numpy as np
 
 from keras_transformer import plugins
@@ -23,14 +22,14 @@ from keras_transformer.inference import MIN_QUALITY, Translation, loading, trans
 from keras_transformer.inference.batching import token_counts
 from keras_transformer.inference.engine import Engine, KerasEngine
 from keras_transformer.inference.translate import Evaluation
-from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.models.encoder_decoder import EncoderDecoder
 from keras_transformer.runs.run_directory import write_run
-from keras_transformer.text.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported late: an engine of another kind does not load TensorFlow
     from keras_transformer.api.options import ExportSettings, FileSettings, LineOptions, TextOptions
     from keras_transformer.config.options import ConvertSettings, Scoring, SearchOptions
+    from keras_transformer.inference.translation_module import TranslationModule
+    from keras_transformer.models.encoder_decoder import EncoderDecoder
+    from keras_transformer.text.tokenizer import Tokenizer
 
 Texts = list[str] | tuple[str, ...] | np.ndarray
 _CHOOSING = threading.Lock()
@@ -63,15 +62,21 @@ class Translator:
         tokenizer: Tokenizer,
         decoding: DecodingConfig | Mapping[str, Any] | None = None,
     ):
-        if not isinstance(tokenizer, Tokenizer):
-            raise InputError(
-                f"tokenizer is a {type(tokenizer).__name__}. Use a Tokenizer, such as "
-                "`data.tokenizer` or `Tokenizer.load(directory)`."
-            )
-        models = [_checked(m) for m in (model if isinstance(model, list | tuple) else [model])]
+        from keras_transformer.inference.translation_module import TranslationModule
+        from keras_transformer.models.encoder_decoder import EncoderDecoder
+        from keras_transformer.text.tokenizer import Tokenizer
+
+        require(
+            isinstance(tokenizer, Tokenizer),
+            f"tokenizer is a {type(tokenizer).__name__}. Use a Tokenizer, such as "
+            "`data.tokenizer` or `Tokenizer.load(directory)`.",
+        )
+        for m in model if isinstance(model, list | tuple) else [model]:
+            message = f"{m!r:.60} is not a Transformer. `load` opens runs, exports and servers."
+            require(isinstance(m, EncoderDecoder), message)
         if not isinstance(decoding, DecodingConfig):
             decoding = Config().updated(_settings(decoding or {})).decoding
-        module = TranslationModule(models, tokenizer, decoding)
+        module = TranslationModule(model, tokenizer, decoding)
         self._model: Engine = KerasEngine(module, "the model in memory")
         self._variants: dict[str, Engine] = {}  # key: the options; the newest is last
         self._load: Callable[[], Translator] | None = None
@@ -384,6 +389,10 @@ def load(
             raise InputError("precision, jit_compile and threads are not for a model.keras.")
         if missing := [path for path in paths if not os.path.exists(path)]:
             raise InputError(f"{missing[0]} does not exist.")
+        import keras
+
+        from keras_transformer.models import transformer  # noqa: F401  # registers its classes
+
         return Translator([keras.saving.load_model(path) for path in paths], tokenizer, decoding)
     options: dict[str, Any] = {
         "precision": precision,
@@ -427,14 +436,6 @@ def convert(
     if output_dir is not None:
         translator.save(output_dir)
     return translator
-
-
-def _checked(model: Any) -> EncoderDecoder:
-    if not isinstance(model, EncoderDecoder):
-        raise InputError(
-            f"{model!r:.60} is not a Transformer. To open a run, an export or a server, use `load`."
-        )
-    return model
 
 
 def _settings(decoding: Mapping[str, Any]) -> dict[str, Any]:
@@ -483,6 +484,6 @@ def _save(module: TranslationModule, transformer: EncoderDecoder, path: Path) ->
             "The model has int8 weights, which a run cannot contain. Export with `weights` instead "
             "of quantizing the model."
         )
-    arrays = {name: keras.ops.convert_to_numpy(weight) for name, weight in weights.items()}
+    arrays = {name: np.array(weight) for name, weight in weights.items()}
     config = transformer.run_config(model=transformer.config, decoding=module.config)
     write_run(path, config, module.tokenizer, arrays)

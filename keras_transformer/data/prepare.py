@@ -429,7 +429,7 @@ def _given_vocabulary(directory: str | Path | Vocabulary, options: PrepareOption
     )
     tag = options.source_tag
     require(
-        tag is None or {*tag.split()} <= vocabulary.source_symbols() | {*(options.symbols or ())},
+        tag is None or {*tag.split()} <= vocabulary.source_symbols | {*(options.symbols or ())},
         f"The vocabulary of {directory} lacks the token {tag}. Append it with symbols={tag}: a "
         "model that has the vocabulary can then be trained further with init_from.",
     )

@@ -38,7 +38,7 @@ def probe_texts(vocabulary: Vocabulary, sentences: Sequence[str], seed: int = 1)
     random_ = random.Random(seed)
     some = random_.sample(list(sentences), min(len(sentences), 100))
     words = [word for sentence in some for word in sentence.split()[:20]] or ["a"]
-    symbols = sorted(vocabulary.source_symbols())
+    symbols = sorted(vocabulary.source_symbols)
     classes = [
         random_.sample(characters, min(len(characters), _PER_CLASS * 10))
         for characters in _characters_by_category().values()
@@ -73,7 +73,7 @@ def texts_to_translate(vocabulary: Vocabulary, texts: Sequence[str]) -> list[str
     ids = vocabulary.encode_source([text.encode() for text in texts])
     short = [text for text, row in zip(texts, ids, strict=True) if 1 < len(row) <= _MAX_TOKENS]
     random.Random(1).shuffle(short)
-    symbols = vocabulary.source_symbols()
+    symbols = vocabulary.source_symbols
     chosen = [text for text in short if any(symbol in text for symbol in symbols)]
     return list(dict.fromkeys([*chosen[: _TRANSLATED // 3], *short]))[:_TRANSLATED]
 

@@ -90,7 +90,7 @@ class Engine:
     @functools.cached_property
     def symbols(self) -> tuple[str, ...] | None:
         """The symbols of the source vocabulary, such as <2de>, or None if they are unknown."""
-        return None if self.vocabulary is None else tuple(sorted(self.vocabulary.source_symbols()))
+        return None if self.vocabulary is None else tuple(sorted(self.vocabulary.source_symbols))
 
     @functools.cached_property
     def source_tag(self) -> str | None:

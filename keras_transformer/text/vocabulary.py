@@ -239,10 +239,11 @@ class Vocabulary:
         pieces = [[piece.piece for piece in proto.pieces] for proto in protos]
         return pieces[0] == pieces[-1]
 
+    @functools.cached_property
     def source_symbols(self) -> set[str]:
-        """Returns the texts that always become one token in the source.
+        """The texts that always become one token in the source.
 
-        A symbol such as "\u2581>>deu<<" is one token only at the start of a word. It is returned
+        A symbol such as "\u2581>>deu<<" is one token only at the start of a word. This is
         without the space.
         """
         pieces = ModelProto.FromString(self.source_model).pieces
@@ -251,8 +252,7 @@ class Vocabulary:
     @functools.cached_property
     def symbol_ids(self) -> tuple[list[int], list[int]] | None:
         """The source and the target ids of `SYMBOLS`, or None if a language lacks one of them."""
-        models = (self._source, self._target)
-        source, target = ([model.piece_to_id(text) for text in SYMBOLS] for model in models)
+        source, target = ([m.piece_to_id(t) for t in SYMBOLS] for m in (self._source, self._target))
         return None if self.unknown_id in source + target else (source, target)
 
     def describe(self) -> dict[str, Any]:

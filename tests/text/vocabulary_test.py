@@ -92,7 +92,7 @@ def test_texts_that_are_too_small_are_refused():
 def test_symbols_may_look_like_byte_pieces(byte_fallback):
     symbols = ["<0x4a>", "<0x041>", "<0x>"] + ["<0x41>"] * (not byte_fallback)
     learned = Vocabulary(learn_vocabulary(LINES, 300, byte_fallback=byte_fallback, symbols=symbols))
-    assert learned.source_symbols() == set(symbols)
+    assert learned.source_symbols == set(symbols)
 
 
 def test_saved_vocabularies_are_read_back(tmp_path):

@@ -258,7 +258,7 @@ class Signatures(tf.Module):
 
         They are the same for all texts. Clients find the tags of target languages in them.
         """
-        symbols = sorted(self._translator.tokenizer.vocabulary.source_symbols())
+        symbols = sorted(self._translator.tokenizer.vocabulary.source_symbols)
         row = tf.constant(symbols, tf.string, [1, len(symbols)])
         return {"symbols": tf.tile(row, [tf.shape(text)[0], 1])}
 

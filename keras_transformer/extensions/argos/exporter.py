@@ -18,20 +18,22 @@ import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sentencepiece
 
 from keras_transformer.errors import InputError, needs_extra
 from keras_transformer.export import ExportOptions, VersionFacts
 from keras_transformer.export.probes import plain_texts
-from keras_transformer.inference.translation_module import TranslationModule
 
 with needs_extra("argos", "the format argos"):
     import babel
 
     from keras_transformer.extensions.ctranslate2.engine import CTranslate2Engine
     from keras_transformer.extensions.ctranslate2.exporter import CTranslate2Exporter, save_model
+
+if TYPE_CHECKING:  # imported late: a package is opened without TensorFlow
+    from keras_transformer.inference.translation_module import TranslationModule
 
 _ARGOS_VERSION = "1.11.0"  # the package is made for this version of Argos Translate
 _ABOUT = "This package for Argos Translate and LibreTranslate was made with keras_transformer."

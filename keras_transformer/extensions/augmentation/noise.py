@@ -119,7 +119,7 @@ class NoiseAugmentation:
     kinds, test_kinds, symbols = _KINDS, _TEST_KINDS, ()
 
     def __init__(self, learned: None, vocabulary: Vocabulary) -> None:
-        self._known = sorted(vocabulary.source_symbols())
+        self._known = sorted(vocabulary.source_symbols)
 
     @staticmethod
     def learn(pairs: Sequence[Pair]) -> None:

@@ -52,7 +52,7 @@ class SymbolAugmentation:
 
     def __init__(self, lexicon: Lexicon, vocabulary: Vocabulary) -> None:
         self._lexicon = lexicon
-        self._known = sorted(vocabulary.source_symbols())
+        self._known = sorted(vocabulary.source_symbols)
         ids = [vocabulary.encode_source(_MARKS), vocabulary.encode_target(_MARKS)]
         rows = zip(_MARKS, *ids, strict=True)
         self._marks = [m.decode() for m, s, t in rows if vocabulary.unknown_id not in s + t]

@@ -32,18 +32,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
-import tensorflow as tf
 
-from keras_transformer.decoding.shortlist import Shortlist
 from keras_transformer.errors import InputError, needs_extra, require
 from keras_transformer.export import Exporter, ExportOptions
 from keras_transformer.inference import manifest
-from keras_transformer.inference.translation_module import TranslationModule
-from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.checkpoints import Arrays
 from keras_transformer.runs.machine import available_cores
 from keras_transformer.text.vocabulary import Vocabulary
@@ -52,6 +47,11 @@ with needs_extra("ctranslate2", "the format ctranslate2"):
     from ctranslate2.specs import common_spec, transformer_spec
 
     from keras_transformer.extensions.ctranslate2.engine import CTranslate2Engine
+
+if TYPE_CHECKING:  # imported late: a model is opened without TensorFlow
+    from keras_transformer.decoding.shortlist import Shortlist
+    from keras_transformer.inference.translation_module import TranslationModule
+    from keras_transformer.models.transformer import Transformer
 
 _ACTIVATIONS = {
     "relu": common_spec.Activation.RELU,
@@ -67,6 +67,7 @@ class CTranslate2Exporter(Exporter):
     """Writes what `ctranslate2.Translator` reads, and compares log-probabilities."""
 
     kind = "a CTranslate2 model"
+    needs_tensorflow = False
     options = frozenset({"shortlist"})
     has_card = False
     # int8_float32 and int8_float16 also fix the type of all other arrays. With plain int8 the
@@ -81,8 +82,7 @@ class CTranslate2Exporter(Exporter):
     ensembles = False
 
     def prepare(self, translator: TranslationModule, options: ExportOptions) -> TranslationModule:
-        assert isinstance(translator.transformer, Transformer)
-        config = translator.transformer.config
+        config: Any = translator.transformer.config
         fixed = {"attention_window": None, "decoder_self_attention": "attention"}
         for name, supported in {**fixed, "value_dim": config.key_dim}.items():
             value = getattr(config, name)
@@ -105,9 +105,8 @@ class CTranslate2Exporter(Exporter):
     def open(self, folder: Path, threads: int | None = None) -> CTranslate2Engine:
         cores = available_cores() if threads is None else threads
         engine = self.engine(folder, inter_threads=cores, intra_threads=1)
-        engine.max_source_tokens = manifest.read(folder).get(
-            "max_source_tokens", engine.max_source_tokens
-        )
+        longest = manifest.read(folder).get("max_source_tokens")
+        engine.max_source_tokens = longest or engine.max_source_tokens
         return engine
 
     def engine(self, folder: Path, **options: Any) -> CTranslate2Engine:
@@ -119,19 +118,19 @@ EXPORTER = CTranslate2Exporter()
 
 def save_model(translator: TranslationModule, weights: str, path: Path) -> None:
     """Writes the files of a CTranslate2 model, without SentencePiece models."""
+    transformer: Any = translator.transformer
     vocabulary = translator.tokenizer.vocabulary
     longest = max(translator.max_source_tokens, translator.max_output_tokens)
     # CTranslate2 needs PyTorch to convert to bfloat16.
-    dtype = tf.bfloat16.as_numpy_dtype if weights == "bfloat16" else np.float32
-    spec = _make_spec(translator.transformer, max(longest, _POSITIONS), dtype)
+    dtype = "bfloat16" if weights == "bfloat16" else "float32"
+    spec = _make_spec(transformer, max(longest, _POSITIONS), dtype)
     source, target = vocabulary.pieces()
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     spec.config.unk_token = target[vocabulary.unknown_id]
     spec.config.eos_token = target[vocabulary.end_id]
     spec.config.bos_token = spec.config.decoder_start_token = target[vocabulary.start_id]
-    assert isinstance(translator.transformer, Transformer)
-    spec.config.add_source_eos = not translator.transformer.config.other_toolkits.mask_source_end
+    spec.config.add_source_eos = not transformer.config.other_toolkits.mask_source_end
     spec.validate()
     spec.optimize(quantization=None if weights == "float32" else weights)
     spec.save(str(path))
@@ -160,6 +159,8 @@ def save_shortlist(shortlist: Shortlist, vocabulary: Vocabulary, path: Path) -> 
 
 def _make_spec(transformer: Transformer, num_positions: int, dtype: Any) -> Any:
     """Returns the model as a `ctranslate2.specs.TransformerSpec` without vocabularies."""
+    import keras
+
     config, other = transformer.config, transformer.config.other_toolkits
     weights = {
         path: np.array(variable.numpy(), dtype)  # a copy, because quantization changes it

@@ -146,7 +146,7 @@ def test_added_tokens_are_never_generated(post_norm: ConvertedModel) -> None:
 
 def test_language_tokens_are_symbols(post_norm: ConvertedModel) -> None:
     old = post_norm.vocabulary
-    assert old.source_symbols() == {">>deu<<", ">>gsw<<"}
+    assert old.source_symbols == {">>deu<<", ">>gsw<<"}
     # docs/convert.md says how to append one.
     new = old.with_symbols(["\u2581>>neu<<"])
     [known], [added] = (new.encode_source([f"{tag} a tree".encode()]) for tag in TAGS)

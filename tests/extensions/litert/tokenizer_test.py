@@ -99,7 +99,7 @@ def test_supported_vocabularies(supported: Vocabulary) -> None:
 )
 @hypothesis.given(data=st.data())
 def test_any_bytes_have_the_tokens_of_sentencepiece(supported, fast_tokenizer, data):
-    symbols = sorted(supported.source_symbols())[:20]
+    symbols = sorted(supported.source_symbols)[:20]
     parts = [st.text(st.characters(exclude_categories=["Cs"]), max_size=5).map(str.encode)]
     parts += [st.sampled_from([*map(str.encode, symbols), *" ".join(PHRASES).encode().split()])]
     parts += [st.binary(max_size=3)]
