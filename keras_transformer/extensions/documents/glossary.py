@@ -71,9 +71,7 @@ class Glossary:
     def _add(self, term: Any) -> str | None:
         """Adds a term with its translation, or returns what is wrong with them."""
         if not isinstance(term, tuple | list) or [*map(type, term)] != [str, str]:
-            return (
-                f"a glossary has pairs of texts, with a tab between them in a file, not {term!r}."
-            )
+            return f"{term!r} is not a pair. A glossary has pairs of texts, a file with a tab."
         source, target = (" ".join(side.split()) for side in term)
         pieces = tuple(map(self._key, _PIECE.findall(source)))
         if not (pieces and _form(target)):
