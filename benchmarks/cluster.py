@@ -51,6 +51,7 @@ flags.DEFINE_float("node_hours", 12.0, "mean time until a node of the simulation
 
 _ADDRESS = "127.0.0.1:6399"
 _CHECKED_NODES = 16
+_START_SECONDS = 20  # until the processes of the cluster have started and are idle
 _BLOCKS_PER_NODE = 200
 _FOUND_SECONDS, _REPLACED_SECONDS = 30.0, 180.0  # until a lost node is noticed, and replaced
 _NEW_NODE = -1
@@ -81,13 +82,10 @@ def cluster(cores: int) -> Iterator[None]:
     host, port = _ADDRESS.split(":")
     start = ["start", "--head", "--block", f"--node-ip-address={host}", f"--port={port}"]
     start += [f"--num-cpus={cores}", "--include-dashboard=false", "--disable-usage-stats"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "ray.scripts.scripts", *start],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    ) as process:  # fmt: skip
+    program = [sys.executable, "-m", "ray.scripts.scripts", *start]
+    with subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            assert process.stdout is not None
-            next(line for line in process.stdout if "Ray runtime started" in line)
+            time.sleep(_START_SECONDS)
             yield
         finally:
             ray.shutdown()  # the end of its node would end this process

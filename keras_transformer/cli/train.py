@@ -50,14 +50,9 @@ def main() -> int:
     """Runs `training_run.train` with the flags."""
     require("://" not in FLAGS.run_dir, "--run_dir must be a path of this machine.")
     for name, address in config_flags.values_of(plugins.names("task_runners")).items():
-        if address is not None:
-            others = [
-                line for line in app.given_flags(__name__) if not line.startswith(f"--{name}=")
-            ]
-            code: int = plugins.find("task_runners", name).train(
-                address, others, Path(FLAGS.run_dir)
-            )
-            return code
+        if address is not None and not os.environ.get("TF_CONFIG"):  # its workers have this
+            runner = plugins.find("task_runners", name)
+            return int(runner.train(address, app.given_flags(__name__), Path(FLAGS.run_dir)))
     app.load_tensorflow()
     from keras_transformer.training import training_run  # slow to import
     from keras_transformer.training.multi_worker import Cluster, WorkerLost

@@ -30,7 +30,6 @@ from keras_transformer.runs.machine import signal_handlers
 
 help = "address of a Ray cluster that does the work, such as auto or 10.0.0.1:6379"
 
-_CONNECT_SECONDS = 10
 _MISSING_MODULE = re.compile(r"ip=([^)]+)\).*No module named '([^']+)'", re.DOTALL)
 _MAX_LOSSES = 3  # of the workers of one task
 DEATH_SECONDS = 30  # in which Ray finds out that a node has died
@@ -53,7 +52,7 @@ def connect(address: str, shows_output: bool = False) -> TaskRunner:
         ray._private.worker.print_to_stdstream = lambda *_, **__: None
     try:
         if host:  # Ray would wait, and write to standard error
-            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
         with signal_handlers(signal.SIG_DFL):  # Ray replaces the handler of SIGTERM
             quiet = {"log_to_driver": shows_output, "logging_level": "error"}
             ray.init(address, ignore_reinit_error=True, **quiet)
@@ -75,7 +74,7 @@ def train(address: str, flags: Sequence[str], run_dir: Path) -> int:
 
 @dataclasses.dataclass
 class _Task:
-    """A task whose result was not yielded yet. Arguments are an object of the cluster."""
+    """A task whose result was not yielded yet."""
 
     number: int
     arguments: Any
@@ -118,7 +117,7 @@ def _run(
             most = QUEUED + int(min(total.get(name, 0) // number for name, number in needs.items()))
             room = min(most - len(running), AHEAD * most - len(waiting))
             for number, arguments in itertools.islice(remaining, max(0, room)):
-                waiting.append(_Task(number, ray.put(arguments)))
+                waiting.append(_Task(number, arguments))
             if not waiting:
                 return
             for task in waiting:
@@ -127,32 +126,28 @@ def _run(
                     running[submit(task.number, task.arguments)] = task
             if not running:  # all were lost
                 time.sleep(1)
-                continue
-            ended, _ = ray.wait([*running], timeout=1)
-            if not ended:
-                continue
-            task = running.pop(ended[0])
-            try:
-                task.result.append(ray.get(ended[0]))
-                task.arguments = None  # its memory is free, even if the result has to wait
-            except losses as error:
-                task.losses += not isinstance(error, away)
-                if task.losses < _MAX_LOSSES:
-                    # Until Ray knows that a node has died, the task could go there again.
-                    task.start = time.monotonic() + DEATH_SECONDS
-                    continue
-                node = _internal_kv_get(f"{key} {task.number}") or b"an unknown node"
-                arguments = ray.get(task.arguments)
-                stopped = StoppedError(
-                    f"{arguments[0]}: {_MAX_LOSSES} workers were lost ({one_line(error)}; the last "
-                    f"one on {node.decode()}). Most likely memory ran out. Use nodes with more of "
-                    "it. Then the same command resumes."
-                )
-                if on_loss is None:
-                    raise stopped from error
-                task.result.append(on_loss(arguments, stopped))
-            except exceptions.RayTaskError as error:
-                raise cause(error) from None
+            for reference in ray.wait([*running], timeout=1)[0]:
+                task = running.pop(reference)
+                try:
+                    task.result.append(ray.get(reference))
+                    task.arguments = None  # its memory is free, even if the result has to wait
+                except losses as error:
+                    task.losses += not isinstance(error, away)
+                    if task.losses < _MAX_LOSSES:
+                        # Until Ray knows that a node has died, the task could go there again.
+                        task.start = time.monotonic() + DEATH_SECONDS
+                        continue
+                    node = _internal_kv_get(f"{key} {task.number}") or b"an unknown node"
+                    stopped = StoppedError(
+                        f"{task.arguments[0]}: {_MAX_LOSSES} workers were lost ({one_line(error)}; "
+                        f"the last one on {node.decode()}). Most likely memory ran out. Use nodes "
+                        "with more of it. Then the same command resumes."
+                    )
+                    if on_loss is None:
+                        raise stopped from error
+                    task.result.append(on_loss(task.arguments, stopped))
+                except exceptions.RayTaskError as error:
+                    raise cause(error) from None
             while waiting and waiting[0].result:
                 yield waiting.popleft().result[0]
     finally:

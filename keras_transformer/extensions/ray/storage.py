@@ -62,8 +62,7 @@ def upload(address: str) -> Iterator[str]:
     folder = _cache(address)
     mark = folder / ".uploading"
     with _storage(address) as (files, name):
-        is_free = mark.exists() or not files.isdir(name)
-    require(is_free, f"{address} exists. Choose a new directory.")
+        require(mark.exists() or not files.isdir(name), "This folder exists. Choose a new one.")
     path = folder / name.strip("/")
     path.parent.mkdir(parents=True, exist_ok=True)
     yield str(path)
