@@ -89,6 +89,31 @@ def _format_of(name: str) -> str:
     return next(known, "")
 
 
+def file_texts(data: bytes, name: str) -> list[str]:
+    """Returns the texts of the content of a file with this name."""
+    *_, units = _read(data, name)
+    return ["".join(t.text for t in unit.tokens) for found in units.values() for unit in found]
+
+
+def _read(
+    data: bytes, name: str, format: str = ""
+) -> tuple[str, bytes, str, dict[str, str], dict[str, list[Unit]]]:
+    """Returns the format, the byte order mark, the encoding, the parts and the texts of a file."""
+    format, names = format or _format_of(name), ", ".join(_FORMATS)
+    require(format in _FORMATS, f"The format of {name} is unknown. Give one of {names}.")
+    find_units, written, _ = _FORMATS[format]
+    bom, encoding = next(item for item in _MARKS if data.startswith(item[0]))
+    if format == "docx":
+        parts = xml_formats.docx_parts(data, name)
+    else:
+        has_entities = written is not without_entities
+        declared = _DECLARED.search(data[:2048]) if has_entities and not bom else None
+        encoding = (declared[1] or declared[2]).decode() if declared else encoding
+        parts = {name: _decoded(data[len(bom) :], name, encoding)}
+    units = {label: [*find_units(text, label)] for label, text in parts.items()}
+    return format, bom, encoding, parts, units
+
+
 def translate_bytes(
     model: Engine,
     data: bytes,
@@ -98,18 +123,8 @@ def translate_bytes(
     source_tag: str = "",
 ) -> tuple[bytes, dict[str, int], list[str]]:
     """Translates the content of a file with this name. Returns counts and remarks, too."""
-    format, names = format or _format_of(name), ", ".join(_FORMATS)
-    require(format in _FORMATS, f"The format of {name} is unknown. Give one of {names}.")
-    find_units, written, _ = _FORMATS[format]
-    has_entities = written is not without_entities
-    bom, encoding = next(item for item in _MARKS if data.startswith(item[0]))
-    if format == "docx":
-        parts = xml_formats.docx_parts(data, name)
-    else:
-        declared = _DECLARED.search(data[:2048]) if has_entities and not bom else None
-        encoding = (declared[1] or declared[2]).decode() if declared else encoding
-        parts = {name: _decoded(data[len(bom) :], name, encoding)}
-    units = {label: [*find_units(text, label)] for label, text in parts.items()}
+    format, bom, encoding, parts, units = _read(data, name, format)
+    written = _FORMATS[format][1]
     fragments = [unit.tokens for found in units.values() for unit in found]
     lines = [line for label, found in units.items() for line in _lines(parts[label], found)]
     texts = ["".join(token.text for token in fragment) for fragment in fragments]
@@ -132,7 +147,7 @@ def translate_bytes(
     if is_changed and format == "docx":
         data = xml_formats.with_docx_parts(data, parts, name)
     elif is_changed:
-        errors = "xmlcharrefreplace" if has_entities else "strict"
+        errors = "strict" if written is without_entities else "xmlcharrefreplace"
         data = bom + parts[name].encode(encoding, errors)
     used = {status: statuses[status] for status in protection.STATUSES}
     return data, {"texts": len(fragments), **used}, [*remarks, *([unknown] if unknown else [])]

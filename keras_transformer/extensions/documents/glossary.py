@@ -71,7 +71,7 @@ class Glossary:
     def _add(self, term: Any) -> str | None:
         """Adds a term with its translation, or returns what is wrong with them."""
         if not isinstance(term, tuple | list) or [*map(type, term)] != [str, str]:
-            return f"{term!r} has no translation. A glossary has pairs of texts, a file with a tab."
+            return f"{term!r} is not a pair. A glossary has pairs of texts, a file with a tab."
         source, target = (" ".join(side.split()) for side in term)
         pieces = tuple(map(self._key, _PIECE.findall(source)))
         if not (pieces and _form(target)):
@@ -190,7 +190,7 @@ def _read_tbx(path: Path, source_language: str | None) -> list[tuple[Any, Any]]:
         for section in entry.iter("{*}langSet", "{*}langSec"):
             for term in section.iter("{*}term"):
                 terms.setdefault(section.get(_LANGUAGE, ""), "".join(term.itertext()))
-        concepts.append((f"{entry.sourceline}, concept {entry.get('id')}", terms))
+        concepts.append((f"{entry.sourceline}, concept {entry.get('id', 'without an id')}", terms))
     languages = [*dict.fromkeys(language for _, terms in concepts for language in terms)]
     codes = [re.split("[-_]", language.lower())[0] for language in languages]
     wanted = re.split("[-_]", (source_language or "").lower())[0]

@@ -14,25 +14,25 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, require
 from keras_transformer.extensions.documents.glossary import Glossary
 from keras_transformer.extensions.gateway.server import Fields, Gateway, Protocol, answer, text_of
-from keras_transformer.extensions.gateway.translation import language_name, pivots_of
+from keras_transformer.extensions.gateway.translation import FORMALITY, language_name, pivots_of
 from keras_transformer.extensions.serving.tensors import RequestError
 
 _MAX_GLOSSARIES = 1_000
 # DeepL's clients refuse these codes as targets. A region means the model of the language.
 _REGIONS = {"EN": ("EN-GB", "EN-US"), "PT": ("PT-BR", "PT-PT")}
 _UNLIMITED = 10**12  # characters, as in DeepL's accounts without a limit
+_FORMALITIES = ("default", "more", "less", "prefer_more", "prefer_less")
+_CONTROL = re.compile(r"[\x00-\x1f\x80-\x9f\u2028\u2029]")  # DeepL's clients refuse such terms
 
 
 async def _translate(gateway: Gateway, request: Request, fields: Fields) -> Response:
     names = re.findall(r"[\w:.-]+", str(fields.get("ignore_tags") or "").lower())
     asked = DEEPL.text_request(gateway, request, fields, ignored=names)
-    sentences = str(fields.get("split_sentences", "1")).lower()
-    if sentences not in ("0", "1", "nonewlines"):
-        raise RequestError(400, "Value for 'split_sentences' not supported.")
-    formality = str(fields.get("formality") or "").lower()
+    sentences = _choice(fields, "split_sentences", "1", "0", "nonewlines")
+    formality = _choice(fields, "formality", *_FORMALITIES)
     terms: Mapping[str, str] = {}
     if number := fields.get("glossary_id"):
         facts, terms = _find(gateway, request, str(number))
@@ -51,14 +51,27 @@ async def _translate(gateway: Gateway, request: Request, fields: Fields) -> Resp
     return answer({"translations": translations}, pivots_of(results))
 
 
+def _choice(fields: Fields, name: str, *values: str) -> str:
+    """Returns the value of a field, by default the first one, and refuses others."""
+    value = values[0] if fields.get(name) in (None, "") else str(fields[name]).lower()
+    if value not in values:
+        raise RequestError(400, f"Value for '{name}' not supported.")
+    return value
+
+
 async def _languages(gateway: Gateway, request: Request, fields: Fields) -> Response:
-    targets = gateway.model.targets()
+    pairs = gateway.model.pairs()
     if fields.get("type") != "target":
-        return answer([{"language": c.upper(), "name": language_name(c)} for c in targets])
+        sources = sorted({source for source, _ in pairs})
+        return answer([{"language": c.upper(), "name": language_name(c)} for c in sources])
     languages = []
-    for code in sorted({code for others in targets.values() for code in others}):
+    for code in sorted({target for _, target in pairs}):
+        # The symbols of a model are known while it is in memory.
+        engines = [m.loaded[0] for (_, target), m in pairs.items() if target == code and m.loaded]
+        is_formal = any(FORMALITY["more"] in (engine.symbols or ()) for engine in engines)
+        facts = {"name": language_name(code), "supports_formality": is_formal}
         codes = _REGIONS.get(code.upper(), (code.upper(),))
-        languages += [{"language": region, "name": language_name(code)} for region in codes]
+        languages += [{"language": region, **facts} for region in codes]
     return answer(languages)
 
 
@@ -75,16 +88,14 @@ async def _glossary_pairs(gateway: Gateway, request: Request, fields: Fields) ->
 
 
 async def _create(gateway: Gateway, request: Request, fields: Fields) -> Response:
-    for name in ("name", "source_lang", "target_lang", "entries"):
-        DEEPL.required(fields, name)
-    source = DEEPL.language(gateway, fields["source_lang"], 0)
-    target = DEEPL.language(gateway, fields["target_lang"], 1)
+    names = ("name", "entries", "source_lang", "target_lang")
+    name, entries, *codes = (text_of(DEEPL.required(fields, field)) for field in names)
+    source, target = (DEEPL.language(gateway, code, side) for side, code in enumerate(codes))
     count = sum(key == request.state.key for key, _ in gateway.glossaries)
-    size = len(str(fields["entries"])) + len(str(fields["name"]))
-    if count >= _MAX_GLOSSARIES or size > gateway.settings.max_characters:
+    if count >= _MAX_GLOSSARIES or len(name + entries) > gateway.settings.max_characters:
         raise RequestError(413, "The glossary is too large, or there are too many.")
-    name, entries = map(text_of, (fields["name"], fields["entries"]))
-    terms = await asyncio.to_thread(_terms, entries, str(fields.get("entries_format", "tsv")))
+    format = _choice(fields, "entries_format", "tsv", "csv")
+    terms = await asyncio.to_thread(_terms, entries, format)
     number = str(uuid.uuid4())
     facts = {
         "glossary_id": number,
@@ -106,6 +117,8 @@ def _terms(entries: str, format: str) -> dict[str, str]:
         rows = [row for row in csv.reader(io.StringIO(entries, newline=""), **dialect) if row]
         pairs = [(source.strip(), target.strip()) for source, target, *_ in rows]
         Glossary(pairs)  # refuses empty terms, and two translations of a term
+        found = _CONTROL.search("".join(map("".join, pairs)))
+        require(found is None, "A term has a tab, a line break or another control character.")
     except (csv.Error, ValueError) as error:
         detail = str(error) if isinstance(error, InputError) else ""
         raise RequestError(400, f"Invalid glossary entries provided. {detail}") from error

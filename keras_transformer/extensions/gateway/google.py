@@ -46,8 +46,7 @@ async def _detect(gateway: Gateway, request: Request, fields: Fields) -> Respons
 
 
 async def _languages(gateway: Gateway, request: Request, fields: Fields) -> Response:
-    codes = sorted({code for pair in gateway.model.pairs() for code in pair})
-    languages = [{"language": code, "name": language_name(code)} for code in codes]
+    languages = [{"language": c, "name": language_name(c)} for c in gateway.model.languages()]
     return answer({"data": {"languages": languages}})
 
 

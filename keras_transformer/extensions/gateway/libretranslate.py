@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import urllib.parse
 import uuid
 from pathlib import PurePath
@@ -10,7 +11,7 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
-from keras_transformer.extensions.documents.files import file_suffixes, translate_bytes
+from keras_transformer.extensions.documents.files import file_suffixes, file_texts, translate_bytes
 from keras_transformer.extensions.gateway.server import Fields, Gateway, Protocol, answer
 from keras_transformer.extensions.gateway.translation import Detected, language_name, pivots_of
 from keras_transformer.extensions.serving.tensors import RequestError
@@ -56,14 +57,15 @@ async def _translate_file(gateway: Gateway, request: Request, fields: Fields) ->
     if not isinstance(file, UploadFile):
         raise RequestError(400, _MISSING.format("file"))
     source, target = (LIBRETRANSLATE.required(fields, name) for name in ("source", "target"))
+    target = LIBRETRANSLATE.language(gateway, target, 1)
     name = PurePath(file.filename or "")
     if name.suffix.lower() not in file_suffixes():
         raise RequestError(400, "Invalid request: file format not supported")
     data = await file.read()
     if source == "auto":
-        source = (await gateway.translator.detect([data.decode(errors="replace")]))[0][0][0]
+        texts = await asyncio.to_thread(file_texts, data, name.name)
+        source = (await gateway.translator.sources(["\n".join(texts)], target))[0][0]
     source = LIBRETRANSLATE.language(gateway, source, 0)
-    target = LIBRETRANSLATE.language(gateway, target, 1)
     found, pivots = await gateway.translator.along_route(
         source, target, data, lambda _, engines, old: translate_bytes(engines(0), old, name.name)[0]
     )

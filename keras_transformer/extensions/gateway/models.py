@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from keras_transformer import tf_import
-from keras_transformer.errors import InputError, one_line
+from keras_transformer import plugins, tf_import
+from keras_transformer.errors import InputError, one_line, require
 from keras_transformer.extensions.gateway import Settings
 from keras_transformer.extensions.serving.batching import Call, fair_share
 from keras_transformer.extensions.serving.engines import open_engine
@@ -29,7 +29,7 @@ from keras_transformer.extensions.serving.models import last_change
 from keras_transformer.extensions.serving.tensors import Arrays, RequestError
 from keras_transformer.inference import manifest
 from keras_transformer.inference.engine import Engine
-from keras_transformer.inference.loading import find_loader, newest_version
+from keras_transformer.inference.loading import RUN_LOADER, find_loader, newest_version
 
 _LOG = logging.getLogger(__name__)
 _PAIR = re.compile(r"(?:.*[-_.])?([a-z]{2,3}(?:-[A-Z]\w+)?)[-_]([a-z]{2,3}(?:-[A-Z]\w+)?)")
@@ -117,14 +117,18 @@ class Models:
 
     def _found(self) -> Iterator[Model]:
         """Yields the models of the directory, whose languages are in manifests or names."""
+        loaders = [RUN_LOADER, *(loader for _, loader in plugins.all_of("loaders"))]
         for folder in sorted(self._settings.model_dir.glob("*/")):
             try:
                 path = newest_version(folder)
                 facts = manifest.read(path)
                 name = _PAIR.fullmatch(folder.name)
                 pair = facts.get("languages") or (list(name.groups()) if name else None)
-                if not any(path.iterdir()):
-                    raise ValueError("it is empty")
+                # `find_loader` takes everything else for a SavedModel, and loads TensorFlow.
+                needed = facts.get("needed", ()) if facts else ("saved_model.pb",)
+                is_complete = all((path / name).is_file() for name in needed)
+                if not is_complete and all(loader.find(str(path)) is None for loader in loaders):
+                    raise ValueError("it has no model")
                 if not isinstance(pair, list) or len(pair) != 2:
                     raise ValueError(f"its languages are {pair!r:.50}, not two codes")
                 source, target = pair
@@ -145,6 +149,10 @@ class Models:
         usable = [model for model in self._models.values() if not model.failure]
         return {model.pair: model for model in reversed(usable)}
 
+    def languages(self) -> list[str]:
+        """Returns the codes of all languages."""
+        return sorted({code for pair in self.pairs() for code in pair})
+
     def routes(self, source: str) -> dict[str, list[Model]]:
         """Returns the models to each language that can be reached, as few as possible.
 
@@ -163,9 +171,8 @@ class Models:
         return routes
 
     def targets(self) -> dict[str, list[str]]:
-        """Returns the languages that texts of each source language can be translated into."""
-        sources = sorted({source for source, _ in self.pairs()})
-        return {source: sorted(self.routes(source)) for source in sources}
+        """Returns the languages that texts of each language can be translated into."""
+        return {code: sorted(self.routes(code)) for code in self.languages()}
 
     @contextlib.asynccontextmanager
     async def lease(self, model: Model) -> AsyncIterator[Loaded | None]:
@@ -197,10 +204,14 @@ class Models:
                 _LOG.info("Loaded %s (%d MB).", model.name, model.size >> 20)
             except Exception as error:  # any error must leave the others usable
                 model.failure = one_line(error)
+                if isinstance(error, MemoryError | OSError):  # it may work after the next refresh
+                    self._models.pop(model.name, None)
                 _LOG.error("%s cannot be loaded: %s", model.name, model.failure)
             return model.loaded
 
     async def _load(self, model: Model) -> Loaded:
+        changed = await asyncio.to_thread(last_change, model.path)
+        require(changed == model.changed, "Its files have changed.")
         loader, _ = find_loader(str(model.path))
         if loader.needs_tensorflow:  # it does not count to the memory of the model
             await asyncio.to_thread(tf_import.load_tensorflow)

@@ -6,10 +6,9 @@ import collections
 import functools
 import hashlib
 import importlib.resources
-import logging
+import math
 import re
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -25,16 +24,10 @@ from keras_transformer.extensions.gateway import Settings
 from keras_transformer.extensions.gateway.models import Models, OpenModel, open_model
 from keras_transformer.extensions.gateway.translation import TextRequest, Translator
 from keras_transformer.extensions.serving.batching import Batcher
-from keras_transformer.extensions.serving.server import (
-    application,
-    limited_body,
-    time_limit,
-    while_connected,
-)
+from keras_transformer.extensions.serving.server import application, time_limit, while_connected
 from keras_transformer.extensions.serving.tensors import RequestError, read_document
 from keras_transformer.runs.machine import available_cores
 
-_LOG = logging.getLogger(__name__)
 _FILES_BYTES = 64 << 20  # translated files that wait for their download
 _MAX_CLIENTS = 10_000  # keys and addresses whose rates are known
 _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
@@ -150,26 +143,21 @@ class Gateway:
         self.model = Models(settings, lambda path: open_model(path, at_once))
         self.translator = Translator(self.model, self.batcher, settings)
         self.glossaries: dict[tuple[str, str], tuple[Fields, dict[str, str]]] = {}
-        self.files: Any = cachetools.LRUCache(_FILES_BYTES, len)
+        # The last one stays, even if it is larger than all may be.
+        self.files: Any = cachetools.LRUCache(_FILES_BYTES, lambda d: min(len(d), _FILES_BYTES))
         self.characters: collections.Counter[str] = collections.Counter()
         self.keys = None if settings.keys is None else _read_keys(settings.keys)
         self._rates: Any = cachetools.LRUCache(_MAX_CLIENTS)
-        self._held: collections.Counter[str] = collections.Counter()  # see `limited_body`
         routes = [Route("/", lambda request: HTMLResponse(_PAGE.read_text("utf-8")))]
         for protocol in protocols:
             for path, methods, handler in protocol.routes:
                 endpoint = functools.partial(self._respond, protocol, handler)
                 routes.append(Route(path, endpoint, methods=methods))
-        self._routes = application(settings, routes, self._error_body)
+        self._routes = application(self, routes, self._error_body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request."""
-        try:
-            with limited_body(scope, receive, self.settings.max_body_bytes, self._held) as limited:
-                await self._routes(scope, limited, send)
-        except Exception as error:  # Starlette answers it, and raises it again
-            stack = "".join(traceback.format_tb(error.__traceback__))  # without text of the client
-            _LOG.error("Internal error: %s\n%s", type(error).__name__, stack)
+        await self._routes(scope, receive, send)
 
     async def _respond(self, protocol: Protocol, handler: Handler, request: Request) -> Response:
         fields = await self._admit(protocol, handler, request)
@@ -181,7 +169,8 @@ class Gateway:
 
         If its key can only be in a header or in the URL, it is checked before the body is read.
         """
-        self._count(f"address {request.client.host if request.client else ''}")
+        if request.url.path != "/health":  # monitors ask often
+            self._count(f"address {request.client.host if request.client else ''}")
         key, fields = protocol.key(request), None
         if not key and protocol.body_key:
             fields = await _read_fields(request, self.settings.max_body_bytes)
@@ -202,7 +191,7 @@ class Gateway:
         left, last = self._rates.get(client, (limit, now))
         left = min(limit, left + (now - last) * limit / 60)
         if limit and left < 1:
-            raise RequestError(429, f"{limit} per 1 minute")
+            raise RequestError(429, f"{limit} per 1 minute", math.ceil((1 - left) * 60 / limit))
         self._rates[client] = left - 1, now
 
     def _error_body(self, request: Request, status: int, message: str) -> Any:

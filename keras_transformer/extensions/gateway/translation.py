@@ -32,9 +32,6 @@ from keras_transformer.inference import EMPTY_SCORE
 from keras_transformer.inference.engine import Engine
 
 _BATCHES_AT_ONCE = 4  # of a request with many sentences
-# Among several texts, one with fewer characters, whose language is not clear, is likely in the
-# language of all.
-_SHORT_TEXT, _CLEAR = 40, 0.8
 _DETECTED_CHARACTERS = 1_000
 _ENTRY_BYTES = 1_600  # memory of an entry of the cache besides its outputs
 _LONGEST_KEY = 1_000  # bytes of a line that is cached
@@ -115,34 +112,26 @@ class Translator:
         return None
 
     async def detect(self, texts: Sequence[str]) -> list[list[Detected]]:
-        """Returns the languages of each text, the most likely one first.
-
-        Of several texts, short ones count as texts in the language of all, unless theirs is clear.
-        """
-        codes = tuple(sorted({code for pair in self.models.pairs() for code in pair}))
-        texts = [re.sub(r"<[^<>]*>", " ", text)[:_DETECTED_CHARACTERS] for text in texts]
-        whole = "\n".join(texts)[:_DETECTED_CHARACTERS]
+        """Returns the languages of each text, the most likely one first."""
+        codes = tuple(self.models.languages())
 
         def languages() -> list[list[Detected]]:
-            known = {text: detected_languages(text, codes) for text in {*texts, whole}}
-            return [
-                known[text if len(text) >= _SHORT_TEXT or known[text][0][1] > _CLEAR else whole]
-                for text in texts
-            ]
+            plain = (re.sub(r"<[^<>]*>", " ", text)[:_DETECTED_CHARACTERS] for text in texts)
+            return [detected_languages(text, codes) for text in plain]
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, languages)
 
-    async def translate(self, request: TextRequest) -> list[Result]:
-        """Translates the texts of a request.
+    async def sources(self, texts: Sequence[str], target: str) -> list[Detected]:
+        """Returns the most likely language of each text from which the target can be reached."""
+        leading = {code for code, others in self.models.targets().items() if target in others}
+        known = await self.detect(texts)
+        return [next((f for f in found if f[0] in leading), found[0]) for found in known]
 
-        Without a source language, it is the most likely one that leads to the target.
-        """
+    async def translate(self, request: TextRequest) -> list[Result]:
+        """Translates the texts of a request."""
         sources = [(request.source or "", 1.0)] * len(request.texts)
         if request.source is None:
-            leading = {s for s, codes in self.models.targets().items() if request.target in codes}
-            leading.add(request.target)  # such a text stays as it is
-            known = await self.detect(request.texts)
-            sources = [next((f for f in found if f[0] in leading), found[0]) for found in known]
+            sources = await self.sources(request.texts, request.target)
         results: dict[int, Result] = {}
         for code in dict.fromkeys(code for code, _ in sources):
             chosen = [index for index, source in enumerate(sources) if source[0] == code]
@@ -177,8 +166,6 @@ class Translator:
                         result = await loop.run_in_executor(self._threads, call)
                 else:
                     return result, tuple(model.pair[1] for model in route[:-1])
-        except InputError as error:
-            raise RequestError(400, str(error)) from error
         finally:
             end.set()  # if the client has left, its thread waits no longer
         raise RequestError(400, f"{target} is not available as a target language from {source}")

@@ -84,11 +84,8 @@ class Batcher:
         rows, waiting = len(next(iter(inputs.values()))), self.waiting_rows
         own = sum(p.rows for p in self._waiting if p.queue == queue and not p.result.done())
         if rows > (left := fair_share(own, waiting, 2 * self._settings.max_queue)):
-            raise RequestError(
-                429,
-                f"The queue is full: {own:,} of {own + left:,} rows wait, and the request has "
-                f"{rows:,}. Try again later.",
-            )
+            reason = f"The queue is full: {own:,} of {own + left:,} rows wait."
+            raise RequestError(429, f"{reason} The request has {rows:,}. Try again later.")
         loop = asyncio.get_running_loop()
         sizes = _row_bytes(inputs)
         max_batch_size = self._settings.max_batch_size

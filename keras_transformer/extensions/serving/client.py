@@ -53,16 +53,6 @@ class _NotNowError(Exception):
     """A temporary failure. The request is retried."""
 
 
-def is_address(text: str) -> bool:
-    """Returns whether a text has the form of an address, such as `localhost:8501/export`.
-
-    Example:
-    >>> is_address("localhost:8501/export"), is_address("build/run")
-    (True, False)
-    """
-    return _ADDRESS.fullmatch(text) is not None
-
-
 def connect(address: str, **options: Any) -> Client:
     """Returns a client for `HOST:PORT[/MODEL]` or `http[s]://HOST[:PORT][/PATH][/MODEL]`.
 
@@ -115,8 +105,8 @@ class ServerEngine(Engine):
 
 
 def _find(model: str) -> str | None:
-    is_url = model.lower().startswith(("http://", "https://"))
-    return model if (is_url or is_address(model)) and not Path(model).exists() else None
+    is_address = model.lower().startswith(("http://", "https://")) or _ADDRESS.fullmatch(model)
+    return model if is_address and not Path(model).exists() else None
 
 
 LOADER = Loader("a server", _find, ServerEngine, needs_tensorflow=False)
@@ -279,7 +269,7 @@ class Client:
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ServerError(
-                f"{self.address} gives metadata that is not of TF Serving ({error!r})"
+                f"{self.address} has no metadata of TF Serving ({error!r})"
             ) from error
         self._tags = None
         return dict(self._signatures)

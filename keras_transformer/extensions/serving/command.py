@@ -34,11 +34,10 @@ from keras_transformer.extensions.serving import REQUEST_ID, Settings
 
 FLAGS = flags.FLAGS
 _DEFINE: dict[str, Any] = {
-    "bool | None": flags.DEFINE_boolean,
+    "bool": flags.DEFINE_boolean,
     "float": flags.DEFINE_float,
     "int": flags.DEFINE_integer,
-    "int | None": flags.DEFINE_integer,
-    "str | None": flags.DEFINE_string,
+    "str": flags.DEFINE_string,
     "tuple[str, ...]": flags.DEFINE_list,
 }
 
@@ -58,7 +57,8 @@ def _define_settings(settings: Any) -> None:
     """Defines the flags that are not there yet."""
     for field in dataclasses.fields(settings):
         if field.metadata and field.name not in FLAGS:
-            _DEFINE[str(field.type)](field.name, field.default, **field.metadata)
+            define = _DEFINE[str(field.type).removesuffix(" | None")]
+            define(field.name, field.default, **field.metadata)
 
 
 def main() -> None:

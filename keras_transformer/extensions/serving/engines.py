@@ -95,16 +95,12 @@ def with_glossary(version: Version, glossary: Any, terms: Any) -> Version:
         raise RequestError(400, 'glossary must be an object of texts, as in {"wall": "Wand"}.')
     longest = max((len(term.split()) for term in glossary), default=0)
     if len(glossary) > _MAX_TERMS or longest > _MAX_TERM_WORDS:
-        raise RequestError(
-            400, f"A glossary may have {_MAX_TERMS:,} terms of {_MAX_TERM_WORDS} words each."
-        )
+        raise RequestError(400, f"The limit is {_MAX_TERMS:,} terms of {_MAX_TERM_WORDS} words.")
     try:
         "".join(map(str, [*glossary, *glossary.values()])).encode()
         return with_sentences(version, False, glossary=glossary, terms=terms)
     except UnicodeEncodeError as error:
         raise RequestError(400, "The glossary is not valid Unicode.") from error
-    except InputError as error:
-        raise RequestError(400, str(error)) from error
 
 
 def _signature(

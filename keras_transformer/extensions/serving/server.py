@@ -12,6 +12,7 @@ import re
 import socket
 import ssl
 import time
+import traceback
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -23,15 +24,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from keras_transformer.errors import InputError
+from keras_transformer.errors import InputError, require
 from keras_transformer.extensions.serving import LOOPBACK, REQUEST_ID, Settings, connections
 from keras_transformer.extensions.serving.batching import Batcher, fair_share
 from keras_transformer.extensions.serving.engines import Version, with_glossary
@@ -83,7 +82,6 @@ class Server:
         self.path = f"/v1/models/{name}"
         self.is_stopping = False
         self.settings = settings
-        self._held: collections.Counter[str] = collections.Counter()  # see `limited_body`
         self._converting_large = asyncio.Lock()  # from and to JSON
         routes = [
             Route("/healthz", self._health),
@@ -93,7 +91,7 @@ class Server:
             routes.append(Route(f"{path}:predict", self._predict, methods=["POST"]))
             routes.append(Route(f"{path}/metadata", self._metadata))
             routes.append(Route(path, self._status))
-        self._routes = application(settings, routes, lambda _, __, message: {"error": message})
+        self._routes = application(self, routes, lambda _, __, message: {"error": message})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, with an id that its log lines have, too. Counts predictions."""
@@ -105,17 +103,10 @@ class Server:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers["X-Request-Id"] = REQUEST_ID.get()
-                if self.is_stopping:  # clients then use another server
-                    headers["Connection"] = "close"
+                MutableHeaders(scope=message)["X-Request-Id"] = REQUEST_ID.get()
             await send(message)
 
-        try:
-            with limited_body(scope, receive, self.settings.max_body_bytes, self._held) as limited:
-                await self._routes(scope, limited, send_with_headers)
-        except Exception:  # Starlette answers it, and raises it again
-            _LOG.exception("Internal error.")
+        await self._routes(scope, receive, send_with_headers)
         path, seconds = scope["path"], time.perf_counter() - start
         if status >= 500 and path != "/healthz":
             _LOG.warning("%s %r: status %d after %.1f s.", scope["method"], path, status, seconds)
@@ -172,11 +163,8 @@ class Server:
         rows, row_bytes = len(next(iter(inputs.values()))), sum(sizes.values())
         most, largest = max(1, _MAX_ANSWER_BYTES // row_bytes), max(sizes, key=sizes.__getitem__)
         if rows > most:
-            raise RequestError(
-                400,
-                f"The answer to {rows:,} rows would have {rows * row_bytes:,} bytes, most of them "
-                f"in {largest}. Send at most {most:,} rows to {key}, or use another signature.",
-            )
+            reason = f"The answer would have {rows * row_bytes:,} bytes, most of them in {largest}."
+            raise RequestError(400, f"{rows:,} rows: {reason} Send at most {most:,} rows to {key}.")
         if tag := self.settings.source_tag or version.engine.source_tag:
             inputs = add_source_tag(inputs, tag, version.engine.symbols)
         return version, signature, inputs, "instances" in document
@@ -202,36 +190,58 @@ class Server:
 
 
 def application(
-    settings: Settings, routes: Sequence[Route], error_body: Callable[[Request, int, str], Any]
-) -> CORSMiddleware:
-    """Returns routes behind checks of the host and the origin of a request.
+    server: Any, routes: Sequence[Route], error_body: Callable[[Request, int, str], Any]
+) -> ASGIApp:
+    """Returns routes behind checks of the host, the origin and the body of a request.
 
-    `error_body` returns the JSON of an error from the request, its status and a message.
+    `error_body` returns the JSON of an error from the request, its status and a message. `server`
+    has the attributes `settings` and `is_stopping`, and gets `held`: see `limited_body`.
     """
+    settings, server.held = server.settings, collections.Counter()
+    names = [name.lower() for name in allowed_hosts(settings)]
 
     async def refusal(request: Request, error: Exception) -> Response:
         status, message = 500, "The server has an internal error. See its log."
         headers: Mapping[str, str] | None = None
+        if isinstance(error, InputError):
+            error = RequestError(400, str(error))
         if isinstance(error, RequestError):
             status, message = error.status, str(error)
-            headers = {"Retry-After": "1"} if status == 429 else None
+            headers = {"Retry-After": str(error.retry_seconds)} if status == 429 else None
         elif isinstance(error, HTTPException):
             status, headers, message = error.status_code, error.headers, error.detail
             if status in (404, 405):  # others are about the form of a body
                 message = f"{message}: {request.method} {request.url.path}"
         return JSONResponse(error_body(request, status, message), status, headers)
 
-    names = allowed_hosts(settings)
-    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)
-    handlers: Any = dict.fromkeys((RequestError, HTTPException, Exception), refusal)
+    handlers: Any = dict.fromkeys((InputError, RequestError, HTTPException, Exception), refusal)
     # Outside of Starlette, which answers internal errors outside of its middleware.
-    return CORSMiddleware(
-        Starlette(middleware=[hosts], routes=routes, exception_handlers=handlers),
+    checked = CORSMiddleware(
+        Starlette(routes=routes, exception_handlers=handlers),
         allow_origins=settings.cors_origins,
         allow_methods=["*"],
         allow_headers=["*"],
         expose_headers=["*"],
     )
+
+    async def respond(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_or_close(message: Message) -> None:
+            if server.is_stopping and message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["Connection"] = "close"  # clients use another server
+            await send(message)
+
+        host = re.sub(r":\d*$", "", Headers(scope=scope).get("host", "").lower())
+        is_own = any(n in ("*", host) or (n[0] == "*" and host.endswith(n[1:])) for n in names)
+        other = RequestError(400, "Invalid host header. --allowed_hosts has names of the server.")
+        try:
+            with limited_body(scope, receive, settings.max_body_bytes, server.held) as limited:
+                app: Any = checked if is_own else await refusal(Request(scope), other)
+                await app(scope, limited, send_or_close)
+        except Exception as error:  # Starlette answers it, and raises it again
+            stack = "".join(traceback.format_tb(error.__traceback__))  # without text of the client
+            _LOG.error("Internal error: %s\n%s", type(error).__name__, stack)
+
+    return respond
 
 
 @contextlib.asynccontextmanager
@@ -414,9 +424,7 @@ def allowed_hosts(settings: Settings) -> list[str]:
     """
     own = f"[{settings.host}]" if ":" in settings.host else settings.host
     for name in settings.allowed_hosts:
-        if "*" in name.removeprefix("*.") and name != "*":
-            raise InputError(
-                f"allowed_hosts has {name}. Use a name, *.NAME for all below it, or *."
-            )
+        is_valid = name == "*" or "*" not in name.removeprefix("*.")
+        require(is_valid, f"allowed_hosts has {name}. Use a name, *.NAME for all below it, or *.")
     local = own in LOOPBACK or own.startswith("127.")
     return [own, *LOOPBACK, *settings.allowed_hosts] if settings.allowed_hosts or local else ["*"]

@@ -38,13 +38,13 @@ _SOURCES = ("text", "source")  # the inputs with source text, in all signatures
 
 
 class RequestError(Exception):
-    """An error that is sent to the client, with its HTTP status."""
+    """An error that is sent to the client, with its HTTP status, and when to try again for 429."""
 
-    def __init__(self, status: int, message: str):
+    def __init__(self, status: int, message: str, retry_seconds: int = 1):
         # A name in the message may be as long as the request, and contain surrogates.
         data = message.encode("utf-8", "backslashreplace")[:_MAX_ERROR_BYTES]
         super().__init__(data.decode("utf-8", "ignore"))
-        self.status = status
+        self.status, self.retry_seconds = status, retry_seconds
 
 
 class Tensor(NamedTuple):
@@ -117,9 +117,7 @@ def read_inputs(
     A null is a missing input. Missing options of `text` get the value that means "as exported".
     """
     if ("instances" in document) == ("inputs" in document):
-        _refuse(
-            "The request has both or neither of 'inputs' and 'instances'. Send exactly one of them."
-        )
+        _refuse("The request has both or neither of 'inputs' and 'instances'. Send one of them.")
     optional = {n: v for n, v in _AS_EXPORTED.items() if "text" in expected and n in expected}
     required = expected.keys() - optional.keys()
 

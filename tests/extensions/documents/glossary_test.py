@@ -119,6 +119,8 @@ def test_files_are_tables_or_tbx(tmp_path: Path) -> None:
     empty = '<langSec xml:lang="en-GB"><term/></langSec></conceptEntry></body>'
     path.write_text(TBX.replace("</conceptEntry></body>", empty))
     refuses(Glossary.read, (path, "en"), "terms.tbx, line 4", "concept 2", "empty", "'Tür'")
+    path.write_text(TBX.replace(' id="2"', "").replace("</conceptEntry></body>", empty))
+    refuses(Glossary.read, (path, "en"), "line 4", "without an id")
     path.write_text(TBX[:-9])
     refuses(Glossary.read, (path,), "terms.tbx", "TBX")
 

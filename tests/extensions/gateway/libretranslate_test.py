@@ -19,6 +19,7 @@ def test_the_official_client(api: LibreTranslateAPI) -> None:
     languages = {language["code"]: language for language in api.languages()}
     assert languages["en"]["name"] == "English"
     assert languages["en"]["targets"] == ["de", "en", "fr", "it"]  # es is too far
+    assert languages["es"] == {"code": "es", "name": "Spanish", "targets": ["es"]}  # no source
     with pytest.raises(urllib.error.HTTPError, match="400"):
         api.translate("A wall", "en", "xx")
 
@@ -27,10 +28,11 @@ def test_batches_alternatives_and_pivots(client: httpx.Client) -> None:
     given = {"q": ["A wall", "Das Haus"], "source": "auto", "target": "fr", "alternatives": 3}
     found = client.post("/translate", json=given)
     assert found.json() == {
-        "translatedText": ["Afr wallfr", "Dasfr Hausfr"],
-        "detectedLanguage": [{"confidence": 75, "language": "de"}] * 2,
-        "alternatives": [["AFR WALLFR"], ["DASFR HAUSFR"]],
-    }  # short texts of a batch are in the language of all
+        "translatedText": ["Adefr walldefr", "Dasfr Hausfr"],
+        "detectedLanguage": [{"confidence": 75, "language": code} for code in ("en", "de")],
+        "alternatives": [["ADEFR WALLDEFR"], ["DASFR HAUSFR"]],
+        "pivot": ["de"],
+    }
     one = client.post("/translate", json={"q": "A wall", "source": "en", "target": "it"})
     assert one.json() == {"translatedText": "Adefrit walldefrit", "pivot": ["de", "fr"]}
     assert one.headers["x-pivot"] == "de, fr"
@@ -40,23 +42,18 @@ def test_batches_alternatives_and_pivots(client: httpx.Client) -> None:
     assert own.json()["translatedText"] == "Das Haus"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("<p>A <b>wall</b>", "<p>Ade <b>wallde</b>"),
-        ("A wall <b", "Ade wallde &lt;b"),
-        ("</i>A & B", "</i>Ade &amp; Bde"),
-        ("", None),
-        ("  \n", "  \n"),
-    ],
-)
-def test_html_that_is_broken(client: httpx.Client, text: str, expected: str | None) -> None:
-    given = {"q": text, "source": "en", "target": "de", "format": "html"}
+def test_html_that_is_broken(client: httpx.Client) -> None:
+    expected = {
+        "<p>A <b>wall</b>": "<p>Ade <b>wallde</b>",
+        "A wall <b": "Ade wallde &lt;b",
+        "</i>A & B": "</i>Ade &amp; Bde",
+        "  \n": "  \n",
+    }
+    given = {"q": [*expected], "source": "en", "target": "de", "format": "html"}
     found = client.post("/translate", json=given)
-    if expected is None:
-        assert found.status_code == 400 and "missing q" in found.json()["error"]
-    else:
-        assert found.json() == {"translatedText": expected}
+    assert found.json() == {"translatedText": [*expected.values()]}
+    empty = client.post("/translate", json={**given, "q": ""})
+    assert empty.status_code == 400 and "missing q" in empty.json()["error"]
 
 
 def test_files(client: httpx.Client) -> None:
@@ -70,8 +67,19 @@ def test_files(client: httpx.Client) -> None:
     assert "a%20page_fr.html" in file.headers["content-disposition"]
     assert client.get("/download_file/none.txt").status_code == 404
     for name, data in (("a.exe", b"a"), ("a.docx", b"no archive"), ("a.txt", b"\xff\xfe\xff")):
-        refused = client.post("/translate_file", files={"file": (name, data)}, data=form)
+        given = {**form, "source": "auto"}
+        refused = client.post("/translate_file", files={"file": (name, data)}, data=given)
         assert refused.status_code == 400 and refused.json()["error"]
+
+
+def test_the_language_of_a_file_is_that_of_its_texts(client: httpx.Client) -> None:
+    start = f"<style>{'p {} ' * 500}</style><p>"
+    # Spanish is too far from English.
+    for text, target, expected in (("Das Haus", "fr", "Dasfr Hausfr"), ("A", "es", "Afrites")):
+        page = {"file": ("a.html", f"{start}{text}".encode())}
+        form = {"source": "auto", "target": target}
+        found = client.post("/translate_file", files=page, data=form).json()["translatedFileUrl"]
+        assert client.get(found).text == start + expected
 
 
 def test_facts(client: httpx.Client) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -91,13 +92,16 @@ def test_a_wrong_key_is_refused_before_the_body(
 def test_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deepl.http_client, "max_network_retries", 0)
     models = make_models(tmp_path / "models", "en-de")
-    with running_gateway(models, requests_per_minute=3) as (_, client):
-        assert [client.get("/health").status_code for _ in range(4)] == [200, 200, 200, 429]
+    with running_gateway(models, requests_per_minute=3) as (gateway, client):
+        paths = ["/health"] * 4 + ["/languages"] * 4  # the first one has no limit
+        assert [client.get(path).status_code for path in paths] == [200] * 7 + [429]
         refused = client.post("/translate", json=TEXT)
         assert refused.json() == {"error": "Slowdown: 3 per 1 minute"}
-        assert refused.headers["retry-after"] == "1"
+        assert refused.headers["retry-after"] == "20"
         with pytest.raises(deepl.TooManyRequestsException):
             deepl.DeepLClient("a", server_url=str(client.base_url)).get_usage()
+        gateway.is_stopping = True
+        assert client.get("/health").headers["connection"] == "close"
 
 
 def test_the_official_client_repeats_a_request_that_was_too_early(
@@ -162,20 +166,23 @@ def test_a_lone_surrogate_is_replaced(client: httpx.Client) -> None:
 
 def test_large_bodies_and_texts(tmp_path: Path) -> None:
     models = make_models(tmp_path / "models", "en-de")
-    with running_gateway(models, max_body_bytes=2**20) as (_, client):
+    with running_gateway(models, max_body_bytes=2**20) as (gateway, client):
         for path in ("/translate", "/v2/translate", GOOGLE):
             assert client.post(path, json={**TEXT, "q": "a" * 10 * 2**20}).status_code == 413
         long = {"text": "a" * 200_000, "target_lang": "DE"}
         found = client.post("/v2/translate", data=long)
         assert found.status_code == 413 and "200,000" in found.json()["message"]
         assert client.post("/translate", json=TEXT).status_code == 200
+        gateway.files["a"] = bytes(65 << 20)  # more than all files may have
+        assert len(client.get("/download_file/a").content) == 65 << 20
 
 
 def test_unknown_paths_and_methods(client: httpx.Client) -> None:
     assert client.get("/v2/nothing").json()["message"].startswith("Not Found")
     assert client.get("/translate").status_code == 405
     assert client.get("/language/nothing").json()["error"]["code"] == 404
-    assert client.get("/", headers={"host": "evil.example"}).status_code == 400
+    rebound = client.get("/v2/usage", headers={"host": "evil.example:8501"})
+    assert (rebound.status_code, "host" in rebound.json()["message"]) == (400, True)
 
 
 def test_clients_that_never_finish_do_not_stop_others(
@@ -185,16 +192,12 @@ def test_clients_that_never_finish_do_not_stop_others(
     monkeypatch.setattr(server, "_BODY_SECONDS", 1)
     address = client.base_url.host, client.base_url.port
     start = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
-    silent = []
-    try:
-        for _ in range(200):
-            silent.append(socket.create_connection(address))
-            silent[-1].sendall(start)
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(address)) for _ in range(200)]
+        for connection in silent:
+            connection.sendall(start)
         assert client.post("/translate", json=TEXT).json() == {"translatedText": "Ade secretde"}
         assert b" 408 " in silent[0].recv(100)
-    finally:
-        for connection in silent:
-            connection.close()
 
 
 def test_text_is_never_logged(

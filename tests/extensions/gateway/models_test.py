@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import httpx
 import pytest
@@ -73,20 +74,24 @@ def test_models_are_loaded_when_needed_and_the_least_recently_used_one_leaves(
         assert opened.counts["en-fr"] == 2
 
 
-def test_a_model_stays_while_a_request_uses_it(models: Path) -> None:
+def test_idle_models_leave_before_those_in_use_which_end_their_requests(models: Path) -> None:
     opened = Opened()
     with (
-        running_gateway(models, opened, memory_mb=150, batches_at_once=2) as (gateway, client),
-        concurrent.futures.ThreadPoolExecutor(2) as pool,
+        running_gateway(models, opened, memory_mb=250, batches_at_once=2) as (gateway, client),
+        concurrent.futures.ThreadPoolExecutor(3) as pool,
     ):
-        slow = pool.submit(translated, client, "slow", "en", "de")
+        found = [pool.submit(translated, client, "slow", "en", "de")]
         wait_until(lambda: opened.seen == [["slow"]])
+        assert translated(client, "A", "en", "fr") == "Afr"
+        assert translated(client, "A", "en", "it") == "Ait"  # instead of en-fr
+        found.append(pool.submit(translated, client, "slow", "en", "it"))
+        wait_until(lambda: opened.seen.count(["slow"]) == 2)
         german = gateway.model.pairs()["en", "de"]
-        other = pool.submit(translated, client, "quick", "en", "fr")
+        found.append(pool.submit(translated, client, "quick", "en", "fr"))
         wait_until(lambda: gateway.model.pairs()["en", "de"] is not german)  # it is to leave
-        assert not other.done()
+        assert not any(future.done() for future in found)
         opened.gate.set()
-        assert (slow.result(SECONDS), other.result(SECONDS)) == ("slowde", "quickfr")
+        assert [f.result(SECONDS) for f in found] == ["slowde", "slowit", "quickfr"]
 
 
 def test_nothing_is_lost_or_mixed_up_when_models_take_turns(models: Path) -> None:
@@ -133,24 +138,21 @@ def test_new_models_are_found_and_two_for_a_pair_are_reported(
 
 def test_a_folder_without_a_model_has_no_languages(models: Path) -> None:
     (models / "en-nl").mkdir()
-    with running_gateway(models) as (_, client):
-        (english,) = client.get("/languages").json()
-        assert english["targets"] == ["de", "en", "fr", "it"]
-
-
-def test_an_idle_model_leaves_before_one_in_use(models: Path) -> None:
+    (models / "en-it" / "manifest.json").unlink()
     opened = Opened()
-    with (
-        running_gateway(models, opened, memory_mb=250, batches_at_once=2) as (_, client),
-        concurrent.futures.ThreadPoolExecutor(2) as pool,
-    ):
-        slow = pool.submit(translated, client, "slow", "en", "de")
-        wait_until(lambda: opened.seen == [["slow"]])
-        assert translated(client, "A", "en", "fr") == "Afr"
-        assert translated(client, "A", "en", "it") == "Ait"  # instead of en-fr
-        assert not slow.done()
-        opened.gate.set()
-        assert slow.result(SECONDS) == "slowde"
+    with running_gateway(models, opened, poll_seconds=60) as (gateway, client):
+        assert gateway.model.languages() == ["de", "en", "fr"]
+        shutil.rmtree(models / "en-de")  # the server does not know it yet
+        refused = client.post("/translate", json={"q": "A", "source": "en", "target": "de"})
+        assert (refused.status_code, opened.counts) == (400, {})
+
+
+def test_a_model_is_loaded_again_after_errors_that_may_pass(models: Path) -> None:
+    opened = mock.Mock(side_effect=[MemoryError, OSError, open_words(models / "en-de", 1)])
+    request = {"q": "A", "source": "en", "target": "de"}
+    with running_gateway(models, opened) as (_, client):
+        wait_until(lambda: client.post("/translate", json=request).status_code == 200)
+    assert opened.call_count == 3
 
 
 def test_the_languages_of_a_manifest_count(tmp_path: Path) -> None:

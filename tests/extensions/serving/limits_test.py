@@ -128,7 +128,7 @@ def test_large_bodies_are_limited_together_and_small_ones_are_not(limited: Runni
             small = pool.submit(limited.predict, PREDICT)
             wait_until(lambda: limited.server.batcher.waiting_rows == 5)
         found = sorted(answer.result().status_code for answer in [*answers, small])
-    assert (found, limited.server._held.total()) == ([200] * 6 + [429], 0)
+    assert (found, limited.server.held.total()) == ([200] * 6 + [429], 0)
 
 
 def test_large_answers_are_written_one_at_a_time(
