@@ -24,7 +24,6 @@ _MAX_GLOSSARIES = 1_000
 # DeepL's clients refuse these codes as targets. A region means the model of the language.
 _REGIONS = {"EN": ("EN-GB", "EN-US"), "PT": ("PT-BR", "PT-PT")}
 _UNLIMITED = 10**12  # characters, as in DeepL's accounts without a limit
-_FORMALITIES = ("default", "more", "less", "prefer_more", "prefer_less")
 _CONTROL = re.compile(r"[\x00-\x1f\x80-\x9f\u2028\u2029]")  # DeepL's clients refuse such terms
 
 
@@ -32,7 +31,8 @@ async def _translate(gateway: Gateway, request: Request, fields: Fields) -> Resp
     names = re.findall(r"[\w:.-]+", str(fields.get("ignore_tags") or "").lower())
     asked = DEEPL.text_request(gateway, request, fields, ignored=names)
     sentences = _choice(fields, "split_sentences", "1", "0", "nonewlines")
-    formality = _choice(fields, "formality", *_FORMALITIES)
+    known = ("default", *FORMALITY, *map("prefer_{}".format, FORMALITY))
+    formality = _choice(fields, "formality", *known)
     terms: Mapping[str, str] = {}
     if number := fields.get("glossary_id"):
         facts, terms = _find(gateway, request, str(number))
@@ -134,8 +134,7 @@ def _find(gateway: Gateway, request: Request, number: str) -> tuple[Fields, dict
 
 
 async def _list(gateway: Gateway, request: Request, fields: Fields) -> Response:
-    items = gateway.glossaries.items()
-    own = [facts for (key, _), (facts, _) in items if key == request.state.key]
+    own = [f for (key, _), (f, _) in gateway.glossaries.items() if key == request.state.key]
     return answer({"glossaries": own})
 
 

@@ -18,7 +18,6 @@ from keras_transformer.extensions.serving.tensors import RequestError
 
 _MISSING = "Invalid request: missing {} parameter"
 _MAX_ALTERNATIVES = 10
-_WAIT_MS = 500  # time that LibreTranslate's page waits after a key was pressed
 
 
 async def _translate(gateway: Gateway, request: Request, fields: Fields) -> Response:
@@ -94,7 +93,7 @@ async def _settings(gateway: Gateway, request: Request, fields: Fields) -> Respo
     codes = {"source": ("auto", "Auto Detect"), "target": (target, language_name(target))}
     facts = {
         "charLimit": gateway.settings.max_characters,
-        "frontendTimeout": _WAIT_MS,
+        "frontendTimeout": 500,  # ms that LibreTranslate's page waits after a key was pressed
         "language": {side: {"code": c, "name": name} for side, (c, name) in codes.items()},
         "suggestions": False,
         "supportedFilesFormat": file_suffixes(),

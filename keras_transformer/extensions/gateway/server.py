@@ -9,6 +9,7 @@ import importlib.resources
 import math
 import re
 import time
+import urllib.parse
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -30,7 +31,6 @@ from keras_transformer.runs.machine import available_cores
 
 _FILES_BYTES = 64 << 20  # translated files that wait for their download
 _MAX_CLIENTS = 10_000  # keys and addresses whose rates are known
-_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 _PAGE = importlib.resources.files(__package__).joinpath("page.html")
 
 Fields = dict[str, Any]
@@ -204,10 +204,13 @@ async def _read_fields(request: Request, max_bytes: int) -> Fields:
     """Returns the fields of a query, and of a form or a JSON object. Repeated ones are lists."""
     pairs: list[tuple[str, Any]] = list(request.query_params.multi_items())
     document: Fields = {}
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() in _FORMS:
-        form = await request.form(max_files=1, max_part_size=max_bytes)
-        pairs += form.multi_items()
-    elif body := await request.body():
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        pairs += (await request.form(max_files=1, max_part_size=max_bytes)).multi_items()
+    elif (body := await request.body()) and kind == "application/x-www-form-urlencoded":
+        # Starlette takes other characters for Latin-1. curl sends them as they are.
+        pairs += urllib.parse.parse_qsl(body.decode(errors="replace"), keep_blank_values=True)
+    elif body:
         document = read_document(body)
     columns: dict[str, list[Any]] = {}
     for name, value in pairs:

@@ -58,7 +58,7 @@ def test_html_that_is_broken(client: httpx.Client) -> None:
 
 def test_files(client: httpx.Client) -> None:
     page = {"file": ("a page.html", b"<p>A <b>wall</b></p>")}
-    form = {"source": "en", "target": "fr"}
+    form = {"source": "auto", "target": "fr"}
     found = client.post("/translate_file", files=page, data=form)
     url = found.json()["translatedFileUrl"]
     assert url.startswith(str(client.base_url)) and found.headers["x-pivot"] == "de"
@@ -67,8 +67,7 @@ def test_files(client: httpx.Client) -> None:
     assert "a%20page_fr.html" in file.headers["content-disposition"]
     assert client.get("/download_file/none.txt").status_code == 404
     for name, data in (("a.exe", b"a"), ("a.docx", b"no archive"), ("a.txt", b"\xff\xfe\xff")):
-        given = {**form, "source": "auto"}
-        refused = client.post("/translate_file", files={"file": (name, data)}, data=given)
+        refused = client.post("/translate_file", files={"file": (name, data)}, data=form)
         assert refused.status_code == 400 and refused.json()["error"]
 
 

@@ -158,10 +158,13 @@ def test_a_glossary_with_a_long_name_is_refused(client: httpx.Client) -> None:
     assert client.post("/v2/glossaries", json=glossary).status_code == 413
 
 
-def test_a_lone_surrogate_is_replaced(client: httpx.Client) -> None:
+def test_a_lone_surrogate_is_replaced_and_forms_are_utf_8(client: httpx.Client) -> None:
     content = json.dumps({**TEXT, "q": "A \ud800 B"}).encode()
-    found = client.post("/translate", content=content, headers={"content-type": "application/json"})
-    assert found.json() == {"translatedText": "Ade ? Bde"}
+    form = "application/x-www-form-urlencoded"
+    curl = "q=groß&source=en&target=de".encode()
+    for body, kind, best in ((content, "application/json", "Ade ? Bde"), (curl, form, "großde")):
+        found = client.post("/translate", content=body, headers={"content-type": kind})
+        assert found.json() == {"translatedText": best}
 
 
 def test_large_bodies_and_texts(tmp_path: Path) -> None:
