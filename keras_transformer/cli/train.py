@@ -50,7 +50,7 @@ def main() -> int:
     """Runs `training_run.train` with the flags."""
     require("://" not in FLAGS.run_dir, "--run_dir must be a path of this machine.")
     for name, address in config_flags.values_of(plugins.names("task_runners")).items():
-        if address is not None and not os.environ.get("TF_CONFIG"):  # its workers have this
+        if address is not None and "KERAS_TRANSFORMER_WORKER" not in os.environ:
             runner = plugins.find("task_runners", name)
             return int(runner.train(address, app.given_flags(__name__), Path(FLAGS.run_dir)))
     app.load_tensorflow()

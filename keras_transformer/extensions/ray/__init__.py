@@ -30,7 +30,7 @@ from keras_transformer.runs.machine import signal_handlers
 
 help = "address of a Ray cluster that does the work, such as auto or 10.0.0.1:6379"
 
-_MISSING_MODULE = re.compile(r"ip=([^)]+)\).*No module named '([^']+)'", re.DOTALL)
+_OTHER_CODE = re.compile(r"(?s)ip=([^)]+)\).*(No module named '.+?'|Can't get attribute '.+?')")
 _MAX_LOSSES = 3  # of the workers of one task
 DEATH_SECONDS = 30  # in which Ray finds out that a node has died
 QUEUED = 2  # tasks that wait for a node, so that no node waits for a task
@@ -219,9 +219,9 @@ def cause(error: Any) -> BaseException:
     """Returns what a `RayTaskError` means to a user, or the error itself if it is a defect."""
     if isinstance(error.cause, InputError):
         return error.cause
-    if missing := _MISSING_MODULE.search(str(error)):
+    if other := _OTHER_CODE.search(str(error)):
         return StoppedError(
-            f"Node {missing[1]} lacks the module {missing[2]}. Install the same version of "
+            f"Node {other[1]} has other code ({other[2]}). Install the same version of "
             "keras-transformer-mt, with the same extras, on all nodes."
         )
     return error

@@ -22,10 +22,13 @@ def test_an_address_without_a_cluster_is_refused_within_seconds(tmp_path, addres
     seconds = {"RAY_gcs_rpc_server_connect_timeout_s": "1", "RAY_py_gcs_connect_timeout_s": "1"}
     with socket.create_server(("", 0)) as other_service:
         address = address.replace("OTHER", str(other_service.getsockname()[1]))
-        flags = f"prepare --tsv=c.tsv --output_dir=out --ray={address}".split()
+        train = "train --data_dir=. --run_dir=b"  # also with a TF_CONFIG of somebody else
+        command = train if address == "nonsense" else "prepare --tsv=c.tsv --output_dir=out"
+        flags = f"{command} --ray={address}".split()
         ended = subprocess.run(
             [sys.executable, "-m", "keras_transformer", *flags], cwd=tmp_path, timeout=50,
-            env={**os.environ, **seconds}, capture_output=True, text=True, check=False,
+            env={**os.environ, **seconds, "TF_CONFIG": "{}"},
+            capture_output=True, text=True, check=False,
         )  # fmt: skip
     *log, message = ended.stderr.splitlines()  # Ray has a log if another service answers
     assert ended.returncode == 1 and tells(message, "error:", address, "ray start")
