@@ -100,7 +100,9 @@ def _run(
     # A node that was taken away says nothing about the task, nor does a lost result.
     away = (exceptions.NodeDiedError, exceptions.ObjectLostError)
     losses = (*away, exceptions.OutOfMemoryError, exceptions.WorkerCrashedError)
-    needs = _resources(ray.nodes()) if uses_all_cores else {"CPU": 1}
+    needs = {"CPU": 1}
+    while uses_all_cores and not (needs := _resources(ray.nodes())):
+        time.sleep(1)
     options = {"num_cpus": needs["CPU"], "num_gpus": needs.get("GPU", 0)}
     run_task = ray.remote(max_retries=0, **options)(_run_task).remote
     key = uuid.uuid4().hex
@@ -162,14 +164,14 @@ def _run(
 def _resources(nodes: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """Returns the resources of a task that uses a machine, or one of its GPUs: as many cores as the
     smallest machine has, or has for each GPU. If a machine has GPUs, only such machines are used.
+    The result is empty while no machine has cores: a cluster may start with a head without any.
     """
     alive = [node["Resources"] for node in nodes if node["Alive"]]
-    if shares := [
-        int(node.get("CPU", 0) // node["GPU"]) for node in alive if node.get("GPU", 0) >= 1
-    ]:
+    shares = [int(n.get("CPU", 0) // n["GPU"]) for n in alive if n.get("GPU", 0) >= 1]
+    if shares:
         return {"CPU": max(1, min(shares)), "GPU": 1}
-    cores = (int(node["CPU"]) for node in alive if node.get("CPU", 0) >= 1)
-    return {"CPU": min(cores, default=1)}
+    cores = [int(node["CPU"]) for node in alive if node.get("CPU", 0) >= 1]
+    return {"CPU": min(cores)} if cores else {}
 
 
 def _run_task(

@@ -128,6 +128,13 @@ def test_results_come_in_the_order_of_the_tasks_and_from_several_processes(runne
     assert not list(tmp_path.iterdir())
 
 
+def test_tasks_wait_for_the_first_node_with_cores(runner, tmp_path, monkeypatch):
+    answers = iter([[], ray.nodes()])
+    monkeypatch.setattr(ray, "nodes", lambda: next(answers))
+    tasks_ = run_tasks(tasks.wait_and_tell, [(7,)], runner, tmp_path, uses_all_cores=True)
+    assert [number for number, _ in tasks_] == [7] and not [*answers]
+
+
 def test_rows_of_an_experiment_run_on_the_nodes(runner, tmp_path):
     rows = [Row(name, tasks.row, (name,)) for name in ("a", "b", "c")]
     reported = []
