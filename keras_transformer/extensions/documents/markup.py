@@ -23,7 +23,7 @@ _TAG = regex.compile(
     regex.VERBOSE | regex.DOTALL,
 )
 _NOT_TRANSLATED = regex.compile(
-    r"""\s(?:translate\s*=\s*["']?no|mtype\s*=\s*["']protected|class\s*=[^=]*\bnotranslate)\b"""
+    r"""\s(?:translate\s*=\s*["']?no|mtype\s*=\s*["']protected|class\s*=["']?[^"'=]*\bnotranslate)\b"""
 )
 _LINE_BREAK = regex.compile(r"(?<![ \t])[ \t]*+[\r\n]\s*")
 

@@ -38,7 +38,7 @@ _LONGEST_KEY = 1_000  # bytes of a line that is cached
 # Symbols of models that were trained for formality.
 FORMALITY = {"more": "<formal>", "less": "<informal>"}
 # Texts of XML end at line breaks, at empty elements in words, and between two elements.
-_XML_CUT = regex.compile(r"(?P<line>[\r\n]\s*+)|</[^<>]*>\s*+\K(?=<\w)|\w<[^<>]*/>\K(?=\w)")
+_XML_CUT = regex.compile(r"(?P<line>[\r\n]\s*+)|</[^<>]*>\K(?=<\w)|\w<[^<>]*/>\K(?=\w)")
 # A language, and how likely it is among the languages of the models.
 Detected: TypeAlias = tuple[str, float]
 _Value = TypeVar("_Value")

@@ -154,7 +154,7 @@ def test_encodings_are_kept(name: str, text: str, encoding: str, tmp_path: Path)
 
 # Unusual files. The text between « and » is translated.
 UNUSUAL = [
-    ("a.html", '<div translate="no"><div>a</div>b</div><p class="x notranslate">d</p><p>«c»'),
+    ("a.html", '<div translate="no"><div>a</div>b</div><p class="x notranslate">d</p>«c»'),
     ("b.html", "<?php $a->b ?><p>«a» {% if x %} «b» &lt;b id='x'&gt;«c»&lt;/b&gt; «d»"),
     ("c.html", "\ufeff<meta charset=utf-8><p>«é»"),
     ("a.json", '{"a": "«b»", "a": ' + "1" * 5000 + "}"),
