@@ -25,6 +25,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -198,7 +199,6 @@ def application(
     has the attributes `settings` and `is_stopping`, and gets `held`: see `limited_body`.
     """
     settings, server.held = server.settings, collections.Counter()
-    names = [name.lower() for name in allowed_hosts(settings)]
 
     async def refusal(request: Request, error: Exception) -> Response:
         status, message = 500, "The server has an internal error. See its log."
@@ -216,13 +216,14 @@ def application(
 
     handlers: Any = dict.fromkeys((InputError, RequestError, HTTPException, Exception), refusal)
     # Outside of Starlette, which answers internal errors outside of its middleware.
-    checked = CORSMiddleware(
+    with_cors = CORSMiddleware(
         Starlette(routes=routes, exception_handlers=handlers),
         allow_origins=settings.cors_origins,
         allow_methods=["*"],
         allow_headers=["*"],
         expose_headers=["*"],
     )
+    checked = TrustedHostMiddleware(with_cors, allowed_hosts(settings), www_redirect=False)
 
     async def respond(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_or_close(message: Message) -> None:
@@ -230,13 +231,9 @@ def application(
                 MutableHeaders(scope=message)["Connection"] = "close"  # clients use another server
             await send(message)
 
-        host = re.sub(r":\d*$", "", Headers(scope=scope).get("host", "").lower())
-        is_own = any(n in ("*", host) or (n[0] == "*" and host.endswith(n[1:])) for n in names)
-        other = RequestError(400, "Invalid host header. --allowed_hosts has names of the server.")
         try:
             with limited_body(scope, receive, settings.max_body_bytes, server.held) as limited:
-                app: Any = checked if is_own else await refusal(Request(scope), other)
-                await app(scope, limited, send_or_close)
+                await checked(scope, limited, send_or_close)
         except Exception as error:  # Starlette answers it, and raises it again
             stack = "".join(traceback.format_tb(error.__traceback__))  # without text of the client
             _LOG.error("Internal error: %s\n%s", type(error).__name__, stack)

