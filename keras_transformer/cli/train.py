@@ -23,7 +23,6 @@ from absl import flags
 
 from keras_transformer import plugins
 from keras_transformer.cli import app, config_flags
-from keras_transformer.cli.config_flags import FIELDS
 from keras_transformer.errors import require
 
 FLAGS = flags.FLAGS
@@ -34,8 +33,8 @@ WORKER_LOST = 75  # EX_TEMPFAIL: a supervisor starts the same command again
 def define_flags() -> None:
     """Defines the flags of the command."""
     config_flags.define_path_flags("data_dir", "run_dir", required=True)
-    training = [name for name, (field, _) in FIELDS.items() if field.startswith("training.")]
-    config_flags.define_config_flags("preset", *training)
+    names = [name for name, (key, _) in config_flags.FIELDS.items() if key.startswith("training.")]
+    config_flags.define_config_flags("preset", *names)
     flags.DEFINE_string("mix", None, "share of the steps for each --data_dir, as in a:2,b:1")
     temperature_help = "shares are sizes to the power of 1 / temperature, as in 5"
     flags.DEFINE_float("mix_temperature", None, temperature_help)
@@ -50,7 +49,8 @@ def main() -> int:
     """Runs `training_run.train` with the flags."""
     require("://" not in FLAGS.run_dir, "--run_dir must be a path of this machine.")
     for name, address in config_flags.values_of(plugins.names("task_runners")).items():
-        if address is not None and "KERAS_TRANSFORMER_WORKER" not in os.environ:
+        if address is not None:
+            FLAGS[name].unparse()  # the workers train without this flag
             runner = plugins.find("task_runners", name)
             return int(runner.train(address, app.given_flags(__name__), Path(FLAGS.run_dir)))
     app.load_tensorflow()

@@ -108,7 +108,7 @@ def _run_worker(
     process = subprocess.Popen(
         [sys.executable, "-m", "keras_transformer", "train", *flags],
         cwd=folder,
-        env={**os.environ, "TF_CONFIG": json.dumps(config), "KERAS_TRANSFORMER_WORKER": "1"},
+        env={**os.environ, "TF_CONFIG": json.dumps(config)},
         preexec_fn=lambda: set_option(1, signal.SIGKILL),  # it ends with this process
     )
     try:
