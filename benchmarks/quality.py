@@ -12,9 +12,10 @@ of the log-probability divided by the length. `hole`, a text without a third in 
 fault that the quality has not learned, and `noise` of words and letters is another one than that of
 tokens, which it has learned.
 
-For translations without added faults: their chrF by sentence and its correlation with the quality,
-and the calibration error, which is the mean difference of quality and chrF in ten groups of equal
-size, ordered by quality. `problems` has the share of them with each bit of `status`.
+For translations without added faults: their chrF by sentence, its correlation with the quality, the
+mean log-probability and its exponential (`probability`), and the calibration error, which is the
+mean difference of quality and chrF in ten groups of equal size, ordered by quality. `problems` has
+the share of them with each bit of `status`.
 """
 
 from __future__ import annotations
@@ -132,7 +133,8 @@ def main() -> int:
     quality = good["quality"]  # of the translations
     groups = np.array_split(np.argsort(quality), 10)
     errors = [abs(quality[rows].mean() - chrf[rows].mean()) for rows in groups]
-    correlations = {key: np.corrcoef(good[key], chrf)[0, 1] for key in ("quality", "mean")}
+    good["probability"] = np.exp(good["mean"])
+    correlations = {key: np.corrcoef(good[key], chrf)[0, 1] for key in good if key != "status"}
     problems = {str(flag.name): np.mean(good["status"] & flag > 0) for flag in PROBLEMS}
     figures = {"chrf": chrf.mean(), "quality": quality.mean(), "calibration_error": np.mean(errors)}
     summary = {"sentences": len(sources), "areas": areas}
