@@ -119,12 +119,15 @@ def test_scores_are_those_of_one_machine_when_a_node_dies(
     assert ended.out == one.out and [*tmp_path.iterdir()] == [tmp_path / "run"]
 
 
-def test_results_keep_the_order_of_tasks_while_nodes_join(cluster, runner, tmp_path, monkeypatch):
+def test_results_keep_the_order_of_tasks_while_nodes_join(
+    cluster, runner, tmp_path, monkeypatch, capsys
+):
     nodes, first = ray.nodes, iter([list])  # first, there is none
     monkeypatch.setattr(ray, "nodes", lambda: next(first, nodes)())
     numbers = zip(range(20), strict=True)
     found = run_tasks(tasks.wait_and_tell, numbers, runner, tmp_path, uses_all_cores=True)
     results = [next(found)]
+    assert tells(capsys.readouterr().err, "Warning", "No machine", "CPU")
     node = cluster.add_node(**SMALL, num_gpus=1)
     results += found
     cluster.remove_node(node)
