@@ -9,9 +9,9 @@ A cluster of one node is started on this machine. keras-transformer prepare and 
 in new processes, in turns: with processes of this machine, and with --ray. A run with --ray
 includes the start of the processes of the cluster: they are stopped after each turn.
 
-The simulation draws times of blocks, stragglers and lost nodes, and follows the order in which
---ray starts and repeats blocks. It is compared with the cluster of this machine, whose tasks then
-only wait, as if it had 16 nodes.
+The simulation draws times of blocks from those of the text on this machine, adds stragglers and
+lost nodes, and follows the order in which --ray starts and repeats blocks. It is compared with the
+cluster of this machine, whose tasks then only wait, as if it had 16 nodes.
 
 Prints one JSON object: rates and their ratios, the check of the simulation, and for each number of
 nodes the efficiency: the time of the blocks, divided by the nodes and the time of the simulation.
@@ -39,14 +39,15 @@ from measuring import Turn, describe_machine, ratio, spread, take_turns
 from prepare import make_corpus
 
 from keras_transformer import plugins
+from keras_transformer.data.blocks import read_blocks
 from keras_transformer.data.reading import read_text
 from keras_transformer.data.workers import run_tasks
+from keras_transformer.extensions.corpora import monolingual
 from keras_transformer.extensions.ray import AHEAD, QUEUED
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("model_dir", None, "export to translate with", required=True)
 flags.DEFINE_string("input", None, "text to translate", required=True)
-flags.DEFINE_float("block_minutes", 1.0, "minutes of a block in the simulation")
 flags.DEFINE_float("node_hours", 12.0, "mean time until a node of the simulation is lost")
 
 _ADDRESS = "127.0.0.1:6399"
@@ -92,12 +93,20 @@ def cluster(cores: int) -> Iterator[None]:
             process.terminate()
 
 
-def draw_seconds(mean: float, blocks: int, draw: random.Random) -> list[float]:
-    """Returns times of blocks, of which some take much longer: on slow nodes, or of long lines."""
-    return [
-        mean * draw.uniform(0.8, 1.2) * (_SLOWNESS if draw.random() < _STRAGGLERS else 1)
-        for _ in range(blocks)
-    ]
+def block_seconds() -> list[float]:
+    """Returns the measured times of the text's blocks, except for the first, which loads the model,
+    and the last, which has fewer lines.
+    """
+    model = (FLAGS.model_dir, monolingual.model_fingerprint(Path(FLAGS.model_dir)))
+    blocks = read_blocks(Path(FLAGS.input), monolingual.BLOCK_LINES)
+    results = [monolingual.translate_block(one, model, (None, None), None) for one in blocks]
+    return [float(result["seconds"]) for result in results[1:-1]]
+
+
+def draw_seconds(times: Sequence[float], blocks: int, draw: random.Random) -> list[float]:
+    """Returns measured times for blocks, of which some take much longer, as on slow nodes."""
+    slowness = (_SLOWNESS if draw.random() < _STRAGGLERS else 1 for _ in range(blocks))
+    return [draw.choice(times) * factor for factor in slowness]
 
 
 def simulate(
@@ -119,10 +128,12 @@ def simulate(
     events: list[tuple[float, int, bool]] = []  # time, block or _NEW_NODE, whether it was lost
     running = 0
     most = nodes + QUEUED
+
+    def can_start() -> bool:
+        return started < min(len(seconds), first + AHEAD * most) and len(queue) + running < most
+
     while first < len(seconds):
-        while started < len(seconds) and len(queue) + running < most:
-            if started - first >= AHEAD * most:
-                break
+        while can_start():
             queue.append(started)
             started, now = started + 1, now + dispatch
             if free:
@@ -133,8 +144,7 @@ def simulate(
             is_lost = lost_after < seconds[block]
             end = now + (lost_after + _FOUND_SECONDS if is_lost else seconds[block])
             heapq.heappush(events, (end, block, is_lost))
-        can_start = started < len(seconds) and len(queue) + running < most
-        if can_start and started - first < AHEAD * most and (not events or now < events[0][0]):
+        if can_start() and (not events or now < events[0][0]):
             continue
         end, block, is_lost = heapq.heappop(events)
         now = max(now, end)
@@ -152,10 +162,13 @@ def simulate(
     return now
 
 
-def check_simulation() -> dict[str, float]:
-    """Compares the simulation with the cluster of this machine, whose tasks wait."""
+def check_simulation(times: Sequence[float]) -> dict[str, float]:
+    """Compares the simulation with the cluster of this machine, whose tasks wait, 0.5 s on average
+    before some are slowed down.
+    """
     draw = random.Random(1)
-    seconds = draw_seconds(0.5, 20 * _CHECKED_NODES, draw)
+    scale = 0.5 * len(times) / sum(times)
+    seconds = draw_seconds([scale * one for one in times], 20 * _CHECKED_NODES, draw)
     with cluster(cores=_CHECKED_NODES):
         runner = plugins.find("task_runners", "ray").connect(_ADDRESS)
         folder = Path(FLAGS.work_dir)
@@ -178,12 +191,12 @@ def check_simulation() -> dict[str, float]:
     }
 
 
-def efficiencies(dispatch: float) -> dict[int, dict[str, float]]:
+def efficiencies(times: Sequence[float], dispatch: float) -> dict[int, dict[str, float]]:
     """Returns the efficiency for each number of nodes, without and with losses of nodes."""
     result = {}
     for nodes in (2**power for power in range(1, 9)):
         blocks = _BLOCKS_PER_NODE * nodes
-        seconds = draw_seconds(60 * FLAGS.block_minutes, blocks, random.Random(nodes))
+        seconds = draw_seconds(times, blocks, random.Random(nodes))
         result[nodes] = {
             name: round(sum(seconds) / nodes / simulate(seconds, nodes, dispatch, hours, draw), 3)
             for name, hours in (("no node is lost", _NEVER), ("nodes are lost", FLAGS.node_hours))
@@ -214,8 +227,9 @@ def main() -> int:
             **{kind: spread([turn["seconds"] for turn in turns[kind]], 1) for kind in calls},
             "ratio": ratio(turns, "ray", "processes"),
         }
-    result["simulation"] = check = check_simulation()
-    result["efficiency"] = efficiencies(check["dispatch_ms"] / 1000)
+    result["block_seconds"] = times = block_seconds()
+    result["simulation"] = check = check_simulation(times)
+    result["efficiency"] = efficiencies(times, check["dispatch_ms"] / 1000)
     print(json.dumps(result))
     return 0
 

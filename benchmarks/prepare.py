@@ -48,9 +48,7 @@ flags.DEFINE_integer("pairs", None, "or the number of pairs", lower_bound=1)
 flags.DEFINE_string("work_dir", None, "folder for the corpus and the prepared data", required=True)
 flags.DEFINE_string("vocab_from", None, "vocabulary; learned if not given")
 flags.DEFINE_string("spm_encode", None, "SentencePiece's program, to compare with")
-flags.DEFINE_list(
-    "prepare_flags", [], "flags of keras-transformer prepare, such as vocab_size=8000"
-)
+flags.DEFINE_list("prepare_flags", [], "flags of keras-transformer prepare: vocab_size=8000")
 flags.DEFINE_integer("rounds", 1, "rounds; both programs have a turn in each", lower_bound=1)
 flags.DEFINE_integer("workers", 2, "processes of keras-transformer prepare", lower_bound=1)
 

@@ -34,9 +34,7 @@ from keras_transformer.errors import require
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("model_dir", None, "run directory of a model", required=True)
-flags.DEFINE_string(
-    "valid_source", None, "sources from which the quality is learned", required=True
-)
+flags.DEFINE_string("valid_source", None, "sources to learn the quality from", required=True)
 flags.DEFINE_string("valid_target", None, "their translations", required=True)
 flags.DEFINE_string("source", None, "sources of the test", required=True)
 flags.DEFINE_string("reference", None, "their translations", required=True)

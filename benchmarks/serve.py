@@ -47,9 +47,7 @@ flags.DEFINE_float(
     "warm_up", 5, "seconds of load before each turn that are not measured", lower_bound=0
 )
 flags.DEFINE_integer("rounds", 2, "rounds; each server has one turn per round", lower_bound=1)
-flags.DEFINE_list(
-    "server_flags", [], "flags of keras-transformer serve, such as batch_timeout_ms=5"
-)
+flags.DEFINE_list("server_flags", [], "flags of keras-transformer serve: batch_timeout_ms=5")
 flags.DEFINE_float(
     "limit_s", 60, "seconds after which a request without an answer has failed", lower_bound=1
 )

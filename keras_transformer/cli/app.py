@@ -67,11 +67,11 @@ def _with_local_paths(main: Callable[[], int | None]) -> int | None:
             store = plugins.find("stores", "storage")
             if flag.name in ("output", "output_dir"):
                 flag.value = stack.enter_context(store.upload(value))
-            elif flag.name == "work_dir":
-                raise InputError("--work_dir must be a path of this machine.")
             elif flag.name in config_flags.TEXTS:
                 is_list = isinstance(value, list)
                 flag.value = [*map(store.copy, value)] if is_list else store.copy(value)
+            elif flag.name not in ("data_dir", "model_dir") and store.ADDRESS.match(str(value)):
+                raise InputError(f"--{flag.name} must be a path of this machine.")
         return main()
 
 

@@ -87,9 +87,9 @@ def main() -> int:
     members = loading.members(FLAGS.model_dir)
     vocabulary = members[0][0].tokenizer().vocabulary
     scoring.check_targets(vocabulary, targets, f"{FLAGS.target or 'standard input'}, line")
-    paths = ",".join(f"{run.path.absolute()}@{name}" for run, name in members)
+    parts = FLAGS.model_dir.split(",") if len(members) > 1 else [FLAGS.model_dir]
     model = (
-        FLAGS.model_dir if "://" in FLAGS.model_dir else paths,
+        ",".join(part if "://" in part else str(Path(part).absolute()) for part in parts),
         tuple(run.weights_crc32(name) for run, name in members),
         json.dumps(config_flags.config_settings()),
         config_flags.languages(),

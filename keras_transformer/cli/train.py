@@ -23,7 +23,6 @@ from absl import flags
 
 from keras_transformer import plugins
 from keras_transformer.cli import app, config_flags
-from keras_transformer.errors import require
 
 FLAGS = flags.FLAGS
 
@@ -47,7 +46,6 @@ def define_flags() -> None:
 
 def main() -> int:
     """Runs `training_run.train` with the flags."""
-    require("://" not in FLAGS.run_dir, "--run_dir must be a path of this machine.")
     for name, address in config_flags.values_of(plugins.names("task_runners")).items():
         if address is not None:
             FLAGS[name].unparse()  # the workers train without this flag

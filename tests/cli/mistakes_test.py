@@ -30,6 +30,7 @@ USAGE = [  # exit code 2
 ]
 INPUT = [  # exit code 1
     ("translate --model_dir=x --input=none", "", "none", "No such file"),
+    ("train --data_dir=x --run_dir=y --init_from=s3://a/b", "", "--init_from", "this machine"),
     (f"prepare {TEXT} --vocab_from=data --vocab_size=80", "", "--vocab_size", "--vocab_from"),
     (f"prepare {TEXT} --vocab_from=data --nobyte_fallback", "", "--byte_fallback", "--vocab_from"),
     (f"prepare {TEXT} --valid_tsv=a.tsv --valid_pairs=2", "", "--valid_pairs", "validation"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 import itertools
 import math
 import os
@@ -100,14 +99,10 @@ def _run(
     # A node that was taken away says nothing about the task, nor does a lost result.
     away = (exceptions.NodeDiedError, exceptions.ObjectLostError)
     losses = (*away, exceptions.OutOfMemoryError, exceptions.WorkerCrashedError)
-    needs = {"CPU": 1}
-    while uses_all_cores and not (needs := _resources(ray.nodes())):
-        time.sleep(1)
-    options = {"num_cpus": needs["CPU"], "num_gpus": needs.get("GPU", 0)}
-    run_task = ray.remote(max_retries=0, **options)(_run_task).remote
+    needs = {} if uses_all_cores else {"CPU": 1}
+    run_task = ray.remote(max_retries=0)(_run_task).options
     key = uuid.uuid4().hex
     mark = directory and directory / f".{key}.unfinished"  # nodes that share the directory see it
-    submit = functools.partial(run_task, __version__, mark, function, key)
     remaining = enumerate(tasks)
     waiting: collections.deque[_Task] = collections.deque()
     running: dict[Any, _Task] = {}
@@ -115,7 +110,12 @@ def _run(
         mark.mkdir()
     try:
         while True:
-            total = ray.cluster_resources()  # nodes may have joined
+            # Nodes may have joined.
+            if uses_all_cores and not (needs := _resources(ray.nodes(), needs)):
+                time.sleep(1)
+                continue
+            submit = run_task(num_cpus=needs["CPU"], num_gpus=needs.get("GPU", 0)).remote
+            total = ray.cluster_resources()
             most = QUEUED + int(min(total.get(name, 0) // number for name, number in needs.items()))
             room = min(most - len(running), AHEAD * most - len(waiting))
             for number, arguments in itertools.islice(remaining, max(0, room)):
@@ -125,7 +125,8 @@ def _run(
             for task in waiting:
                 if task.start <= time.monotonic():
                     task.start = math.inf
-                    running[submit(task.number, task.arguments)] = task
+                    task_arguments = (function, key, task.number, task.arguments)
+                    running[submit(__version__, mark, *task_arguments)] = task
             if not running:  # all were lost
                 time.sleep(1)
             for reference in ray.wait([*running], timeout=1)[0]:
@@ -161,17 +162,17 @@ def _run(
             shutil.rmtree(mark, ignore_errors=True)
 
 
-def _resources(nodes: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+def _resources(nodes: Iterable[Mapping[str, Any]], before: dict[str, int]) -> dict[str, int]:
     """Returns the resources of a task that uses a machine, or one of its GPUs: as many cores as the
-    smallest machine has, or has for each GPU. If a machine has GPUs, only such machines are used.
-    The result is empty while no machine has cores: a cluster may start with a head without any.
+    smallest machine has, or has for each GPU. Once a machine has GPUs, only such ones are used.
+    While no machine can be used, the result is that of before: first, it is empty.
     """
     alive = [node["Resources"] for node in nodes if node["Alive"]]
     shares = [int(n.get("CPU", 0) // n["GPU"]) for n in alive if n.get("GPU", 0) >= 1]
     if shares:
         return {"CPU": max(1, min(shares)), "GPU": 1}
     cores = [int(node["CPU"]) for node in alive if node.get("CPU", 0) >= 1]
-    return {"CPU": min(cores)} if cores else {}
+    return {"CPU": min(cores)} if cores and "GPU" not in before else before
 
 
 def _run_task(

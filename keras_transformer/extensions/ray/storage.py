@@ -21,7 +21,7 @@ from keras_transformer import console
 from keras_transformer.errors import StoppedError, one_line, require
 from keras_transformer.runs.atomic import atomic_path
 
-_ADDRESS = re.compile(r"(?!hf://|https?://)[a-z][a-z0-9+.-]*://.")  # not of the Hub or a server
+ADDRESS = re.compile(r"(?!hf://|https?://)[a-z][a-z0-9+.-]*://.")  # not of the Hub or a server
 
 
 def resolve(addresses: str) -> str:
@@ -31,7 +31,7 @@ def resolve(addresses: str) -> str:
 
 def copy(address: str) -> str:
     """Copies a file or a folder to this machine, and returns its path, with `@WEIGHTS` of a run."""
-    if not _ADDRESS.match(address):
+    if not ADDRESS.match(address):
         return address
     with _storage(address) as (files, name):
         found = files.find(name, detail=True)  # the file itself, or all files below the folder
@@ -58,7 +58,7 @@ def upload(address: str) -> Iterator[str]:
 
     An existing folder is an error. The path is always the same, so that a command can resume.
     """
-    require(bool(_ADDRESS.match(address)), f"{address} cannot be written. Choose a path.")
+    require(bool(ADDRESS.match(address)), f"{address} cannot be written. Choose a path.")
     folder = _cache(address)
     mark = folder / ".uploading"
     with _storage(address) as (files, name):

@@ -6,6 +6,8 @@ import signal
 import time
 from pathlib import Path
 
+import ray
+
 from keras_transformer.cli import score
 from keras_transformer.data import blocks
 from keras_transformer.extensions.corpora import monolingual
@@ -33,17 +35,12 @@ score_block = functools.partial(on_all_nodes, score.score_block)
 
 def wait_and_tell(number):
     time.sleep(0.1)
-    return number, os.getpid()
+    return number, os.getpid(), ray.get_gpu_ids()
 
 
 def row(directory, minutes, name):
     directory.mkdir(exist_ok=True)
     return {"result": name, "finished": True}
-
-
-def die(name, dies):
-    if dies:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def die_in_the_second_block(block, *arguments):
