@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,8 +53,8 @@ def with_options(
     model = copy.copy(model)
     model.casing = casing or model.casing
     if glossary is not None:
-        read = Glossary.read if isinstance(glossary, str | os.PathLike) else Glossary
-        model.glossary = read(glossary, model.source_language, is_soft)
+        languages = model.source_language, model.target_language
+        model.glossary = Glossary(glossary, *languages, is_soft)
     return model
 
 
@@ -103,22 +102,16 @@ def translate(
     return dict(zip(indices, outputs, strict=True)), remarks, kept
 
 
-def translate_file(
-    model: Any,
-    *paths: Any,
-    glossary: Any = None,
-    terms: str | None = None,
-    casing: str | None = None,
-    source_language: str | None = None,
-    target_language: str | None = None,
-    **options: Any,
-) -> dict[str, int]:
-    """Calls `files.translate_file`, which needs the extra `files`."""
+def translate_file(model: Any, *paths: Any, **options: Any) -> dict[str, int]:
+    """Calls `files.translate_file`, which needs the extra `files`, after the other options."""
     with needs_extra("files", "translate_file"):
         from keras_transformer.extensions.documents import files
 
-    model = with_languages(model, source_language, target_language)
-    names = {"on_low_quality", "min_quality"} & options.keys()
-    model = with_fallback(model, **{name: options.pop(name) for name in names})
-    model = with_options(model, glossary, terms, casing)
+    def taken(*names: str) -> dict[str, Any]:
+        return {name: options.pop(name) for name in names if name in options}
+
+    languages = {"source_language": None, "target_language": None}
+    model = with_languages(model, **languages | taken(*languages))
+    model = with_fallback(model, **taken("on_low_quality", "min_quality"))
+    model = with_options(model, **taken("glossary", "terms", "casing"))
     return files.translate_file(model, *paths, **options)

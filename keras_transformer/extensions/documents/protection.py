@@ -232,7 +232,7 @@ def _masked(
     inner = {span: list[tuple[int, int, str]]() for span in found}  # tags in its branches
     items = list[tuple[int, int, Word]]()
     glossary = model and model.glossary
-    for start, end, new in glossary.find(text, found, model.target_language) if glossary else ():
+    for start, end, new in glossary.find(text, found) if glossary else ():
         fields = new, "span", text[start:end]
         if glossary.is_soft:
             fields = text[start:end], "word", annotated(new)
