@@ -45,7 +45,8 @@ class Glossary:
     within a word, such as iPhone, or with a protected span does not change.
 
     Soft terms are suggested to the model, which may change their endings. So they are also found
-    with other endings, by the stems of their words (Snowball).
+    with other endings, by the stems of their words (Snowball). A model knows few words in capitals,
+    so the translation of a soft term in capitals is written as in the glossary.
 
     Args:
         terms: the terms and their translations, or the path of a file.
@@ -125,7 +126,7 @@ class Glossary:
         if _OTHER_CAPITAL.search(target) or spans.find_spans(target):
             return target
         if _is_capitals(text):
-            return casing.dotted(target, target_language).upper()
+            return target if self.is_soft else casing.dotted(target, target_language).upper()
         if text[0].isupper() and source[0].islower():
             return casing.dotted(target[0], target_language).title() + target[1:]
         return target
