@@ -51,7 +51,7 @@ class Augmentation(Protocol):
         """Returns a changed pair, or None to leave the pair as it is.
 
         The result may depend only on the arguments. `following` is the next training pair. A pair
-        that becomes too long or empty stays as it is.
+        that becomes too long or empty, or gets unknown tokens, stays as it is.
         """
         ...
 

@@ -171,17 +171,16 @@ def encode_block(
     seed = f"augment {options.seed} {folder.name}"
     for i, name, *pair in _augmented(augmentations, options.augment, chosen, texts, seed):
         [new_source], [new_target] = vocabulary.encode_pairs(pair[:1], pair[1:])
-        new_ids = [new_source, new_target]
-        if all(1 < len(ids) <= options.max_tokens for ids in new_ids):
+        new_ids, old_ids = [new_source, new_target], [side[i] for side in rows]
+        new, old = (
+            [*itertools.chain(*ids)].count(vocabulary.unknown_id) for ids in (new_ids, old_ids)
+        )
+        if new <= old and all(1 < len(ids) <= options.max_tokens for ids in new_ids):
             augmented[name] += 1
             if augmented[name] <= AUGMENTED_EXAMPLES:
-                both = {"before": [side[i] for side in texts], "after": pair}
-                examples.setdefault(name, []).append(
-                    {
-                        key: [text.decode()[:_EXAMPLE_CHARACTERS] for text in both[key]]
-                        for key in both
-                    }
-                )
+                both = [side[i] for side in texts], pair
+                before, after = ([t.decode()[:_EXAMPLE_CHARACTERS] for t in p] for p in both)
+                examples.setdefault(name, []).append({"before": before, "after": after})
             for side in (0, 1):
                 texts[side][i], rows[side][i] = pair[side], new_ids[side]
     shards: dict[str, dict[str, Any]] = {}

@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 __all__ = ["PrepareOptions", "PreparedData", "prepare"]
 
 # Part of the fingerprint: raised whenever the same input would give another result.
-_FORMAT = 6
+_FORMAT = 7
 # Raise it when the intermediate files of a stage change. Then unfinished work starts again.
-_WORK_FORMAT = 12
+_WORK_FORMAT = 13
 _LEARNING_PAIRS = 50_000  # from which augmentations learn
 _COUNTED_SOURCES = 2_000  # in which sentences are counted
 _EXAMPLE_CHARACTERS = 200  # longer validation sources are truncated in the output
@@ -371,7 +371,8 @@ def _encode(
 ) -> dict[str, Any]:  # fmt: skip
     """Writes both token stores, and returns their part of the report."""
     shards: dict[str, list[dict[str, Any]]] = {store: [] for store in STORES}
-    augmented, examples = collections.Counter[str](), dict[str, list[Any]]()
+    kinds = [kind for part in augmentations for kind in part.kinds if options.augment.get(kind)]
+    augmented, examples = collections.Counter(dict.fromkeys(kinds, 0)), dict[str, list[Any]]()
     same = directory, vocabulary.fingerprint, options, augmentations
     for split, part in cleaned.items():
         blocks = zip(part.folders, part.fates_of_blocks(), strict=True)

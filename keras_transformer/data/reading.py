@@ -151,7 +151,7 @@ def raw_lines(path: Path) -> Iterator[bytes]:
         if isinstance(error, FileNotFoundError):
             raise InputError(f"{path} is missing.") from error
         raise InputError(f"{path} cannot be read after line {number} ({error}).") from error
-    require(number > 0, f"{path} is empty. It must have one sentence per line.")
+    require(number > 0, f"{path} is empty. It needs at least one line.")
     require(
         not returns,
         f"{path} has no line feed, but {returns:,} carriage returns. Convert its line ends with: "

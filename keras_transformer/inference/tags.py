@@ -87,7 +87,7 @@ def add_missing_tags(texts: Any, tag: str, symbols: Sequence[str] | None) -> np.
 
 def two_letters(code: str) -> str:
     """Returns the code of a language without its script or region: "en" of eng_Latn and en_XX."""
-    language = re.split("[-_]", code)[0]
+    language = re.split("[-_]", code.lower())[0]
     return _TWO_LETTERS.get(language, language)
 
 

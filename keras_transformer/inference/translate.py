@@ -134,21 +134,21 @@ def with_fallback(
     require(0 <= min_quality <= 1, f"min_quality is {min_quality}. Use a number from 0 to 1.")
     if on_low_quality != "keep":
         advice = "Use on_low_quality=keep, or an export"
-        require(
-            model.has_quality and model.translate_verbose is not None,
-            f"{model.label} returns no quality of translations. {advice} that was made with "
-            "--quality.",
-        )
+        has_quality = model.has_quality and model.translate_verbose is not None
+        require(has_quality, f"{model.label} returns no quality. {advice} made with --quality.")
         can_retry = model.retry is not None or on_low_quality != "retry"
         require(can_retry, f"{model.label} has only one search. {advice} as a SavedModel.")
         require(model.n_best == 1, f"{model.label} needs n_best=1, and not {model.n_best}.")
+    else:
+        ignored = f"on_low_quality=keep ignores min_quality={min_quality}."
+        require(min_quality == MIN_QUALITY, f"{ignored} Use source, or leave it out.")
     model = copy.copy(model)
     model.fallback = on_low_quality, min_quality
     return model
 
 
 def with_languages(
-    model: Engine, source_language: str | None, target_language: str | None
+    model: Engine, source_language: str | None = None, target_language: str | None = None
 ) -> Engine:
     """Returns a model for other languages than its default ones, if any is given.
 

@@ -190,6 +190,7 @@ def test_models_and_values_without_a_fallback_are_refused(translator: Translatio
     model = FakeEngine(has_retry=False)
     refuses(with_fallback, (model, "drop"), "drop", "on_low_quality")
     refuses(with_fallback, (model, "empty", float("nan")), "min_quality", "nan")
+    refuses(with_fallback, (model, "keep", 0.5), "on_low_quality", "min_quality", 0.5)
     refuses(with_fallback, (model, "retry"), "fake", "search")
     refuses(with_fallback, (KerasEngine(translator, "run"), "empty"), "run", "--quality")
     model.n_best = 2

@@ -15,9 +15,11 @@ from keras_transformer.extensions.documents.spans import LETTER, UNSPACED, Range
 # For each source word, its translations with a score from 0 to 1.
 Lexicon: TypeAlias = Mapping[str, Mapping[str, float]]
 Link: TypeAlias = tuple[int, int]  # a source word and a target word that translate each other
+Phrase: TypeAlias = tuple[Range, Range]  # source words, and the target words that translate them
 
 _MAX_LINKS = 3_000_000  # learning from them takes seconds
 _LEAST_SCORE = 0.01
+_MOST_WORDS = 4  # of a phrase, on both sides
 
 _OPENING, _CLOSING = r"\s(\[\"'“”„‚‘«»¿¡", r".,;:!?…)\]\"'“”‘’»«।،؛؟。、，！？；："
 # Words between spaces and punctuation, not the parts of addresses or markup.
@@ -77,3 +79,17 @@ def aligned_words(source: Sequence[str], target: Sequence[str], lexicon: Lexicon
     best = scores.argmax(axis=1).tolist()
     of_target = scores.argmax(axis=0)
     return [(i, j) for i, j in enumerate(best) if scores[i, j] and of_target[j] == i]
+
+
+def phrases_of(links: Sequence[Link]) -> list[Phrase]:
+    """Returns the phrases whose words have all their translations in the phrase."""
+    linked = dict(links)
+    phrases = []
+    for first in linked:
+        for last in range(first + 1, first + _MOST_WORDS + 1):
+            inside = [linked[i] for i in range(first, last) if i in linked]
+            low, high = min(inside), max(inside) + 1
+            closed = all(first <= i < last for i, j in links if low <= j < high)
+            if last - 1 in linked and closed and high - low <= _MOST_WORDS:
+                phrases.append(((first, last), (low, high)))
+    return phrases

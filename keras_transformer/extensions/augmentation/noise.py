@@ -5,24 +5,31 @@ Protected spans, such as {name} and URLs, do not change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import TypeAlias
 
 import regex
 
 from keras_transformer.data.augmentation import Pair
-from keras_transformer.extensions.documents import spans
+from keras_transformer.extensions.documents import casing, spans
 from keras_transformer.inference.tags import add_tag, split_tags
 from keras_transformer.text.vocabulary import Vocabulary
 
+Languages: TypeAlias = Sequence[str | None]  # "tr" for each side with a dotless i
 Noise: TypeAlias = Callable[[Pair, Pair, Random], Pair]  # of a pair and the following one
 Symbols: TypeAlias = Sequence[str] | None  # of a vocabulary, if they are known
 
 _WORD = regex.compile(rf"{spans.LETTER}+(?:['’]{spans.LETTER}+)*")
 _FINAL = regex.compile(r"\s*[\p{Sentence_Terminal}…]+$")
-_SHORTEST_WITH_TYPO = 4  # letters
+_LETTER = r"\p{L}\p{M}*"
+_LONG_WORD = regex.compile(rf"(?=.{{4}})(?:{_LETTER}){{3,}}")  # four characters, also marks
 _WORDS_PER_TYPO = 8
+_CASES: dict[str, Callable[[str, str | None], str]] = {
+    "upper": lambda word, language: casing.dotted(word, language).upper(),
+    "title": lambda word, language: casing.dotted(word[:1], language).title() + word[1:],
+    "lower": casing.to_lower,
+}
 
 
 def _words(text: str) -> list[spans.Range]:
@@ -35,41 +42,28 @@ def _with_words(text: str, words: Sequence[spans.Range], change: Callable[[str],
     return spans.spliced(text, [(*word, change(text[slice(*word)])) for word in words])
 
 
-def upper(pair: Pair, following: Pair, random_: Random) -> Pair:
-    """WRITES BOTH TEXTS IN CAPITALS."""
-    source, target = (_with_words(text, _words(text), str.upper) for text in pair)
-    return source, target
-
-
-def title(pair: Pair, following: Pair, random_: Random) -> Pair:
-    """Begins Each Word Of Both Texts With A Capital."""
-    source, target = (_with_words(text, _words(text), _capitalized) for text in pair)
-    return source, target
-
-
-def _capitalized(word: str) -> str:
-    return word[:1].upper() + word[1:]
+def _in_case(kind: str, text: str, language: str | None) -> str:
+    """Returns a text whose words have the capitals of a kind."""
+    return _with_words(text, _words(text), lambda word: _CASES[kind](word, language))
 
 
 def typos(pair: Pair, following: Pair, random_: Random) -> Pair:
     """Makes a typing error in every eighth long word of the source, and in at least one."""
     source, target = pair
-    words = [
-        word
-        for word in _words(source)
-        if source[slice(*word)].isalpha() and word[1] - word[0] >= _SHORTEST_WITH_TYPO
-    ]
+    words = [word for word in _words(source) if _LONG_WORD.fullmatch(source, *word)]
     count = min(len(words), max(1, len(words) // _WORDS_PER_TYPO))
     chosen = random_.sample(words, count)
     return _with_words(source, chosen, lambda word: _misspelled(word, random_)), target
 
 
 def _misspelled(word: str, random_: Random) -> str:
-    """Swaps two letters of a word, or drops or doubles one of them."""
-    i = random_.randrange(1, len(word) - 1)
-    first, second = word[i], word[i + 1]
+    """Swaps two letters of a word, or drops or doubles one of them. Marks stay on their letters."""
+    letters = regex.findall(_LETTER, word)
+    i = random_.randrange(1, len(letters) - 1)
+    first, second = letters[i : i + 2]
     errors = [second, first + first + second, second + first]
-    return word[:i] + random_.choice(errors[: 2 + (first != second)]) + word[i + 2 :]
+    error = random_.choice(errors[: 2 + (first != second)])
+    return "".join([*letters[:i], error, *letters[i + 2 :]])
 
 
 def punctuation(pair: Pair, following: Pair, random_: Random) -> Pair:
@@ -91,44 +85,46 @@ def merge(pair: Pair, following: Pair, random_: Random) -> Pair:
     return source, target
 
 
-def lower(pair: Pair, following: Pair, random_: Random) -> Pair:
-    """Writes the source without capitals."""
-    return _with_words(pair[0], _words(pair[0]), str.lower), pair[1]
+_NOISES: dict[str, Noise] = {noise.__name__: noise for noise in (typos, punctuation, spaces, merge)}
 
 
-_KINDS: dict[str, Noise] = {
-    noise.__name__: noise for noise in (upper, title, typos, punctuation, spaces, merge)
-}
-# Training never has `lower`, so that a test set has noise that is new to every model.
-_TEST_KINDS = {**_KINDS, "lower": lower}
-
-
-def _changed(kind: str, pair: Pair, following: Pair, symbols: Symbols, random_: Random) -> Pair:
-    """Changes a pair without its tags. Pairs of different languages are not merged."""
+def _changed(
+    kind: str, pair: Pair, following: Pair, symbols: Symbols, random_: Random, languages: Languages
+) -> Pair | None:
+    """Changes a pair without its tags, or returns None if its source stays as it is."""
     tag, source = split_tags(pair[0], symbols)
     other_tag, after = split_tags(following[0], symbols)
-    if kind == "merge" and tag != other_tag:
-        return pair
-    source, target = _TEST_KINDS[kind]((source, pair[1]), (after, following[1]), random_)
-    return add_tag(source, tag), target
+    new, target = source, pair[1]
+    if kind not in _CASES:
+        new, target = _NOISES[kind]((source, target), (after, following[1]), random_)
+    elif not regex.search(r"\p{Lo}", source):  # all letters have a case
+        new = _in_case(kind, source, languages[0])
+        target = target if kind == "lower" else _in_case(kind, target, languages[1])
+    is_kept = new == source or (kind == "merge" and tag != other_tag)  # another language
+    return None if is_kept else (add_tag(new, tag), target)
+
+
+def _languages(pairs: Iterable[Pair]) -> Languages:
+    """Returns "tr" for each side of which half of the texts have the letter ı, and else None."""
+    sides = zip(*pairs, strict=True)
+    return ["tr" if 2 * sum("ı" in text for text in side) >= len(side) else None for side in sides]
 
 
 class NoiseAugmentation:
     """Makes training pairs careless: an `Augmentation` of the preparation."""
 
-    kinds, test_kinds, symbols = _KINDS, _TEST_KINDS, ()
+    kinds = ("upper", "title", *_NOISES)
+    # Training never has `lower`, so that a test set has noise that is new to every model.
+    test_kinds = (*kinds, "lower")
+    symbols = ()
+    learn = staticmethod(_languages)
 
-    def __init__(self, learned: None, vocabulary: Vocabulary) -> None:
-        self._known = sorted(vocabulary.source_symbols)
-
-    @staticmethod
-    def learn(pairs: Sequence[Pair]) -> None:
-        """Returns None: noise is not learned."""
+    def __init__(self, learned: Languages, vocabulary: Vocabulary) -> None:
+        self._languages, self._known = learned, sorted(vocabulary.source_symbols)
 
     def __call__(self, kind: str, pair: Pair, following: Pair, random_: Random) -> Pair | None:
-        """Returns the changed pair, or None if the change has no effect."""
-        changed = _changed(kind, pair, following, self._known, random_)
-        return None if changed == pair else changed
+        """Returns the changed pair, or None if its source does not change."""
+        return _changed(kind, pair, following, self._known, random_, self._languages)
 
     @staticmethod
     def test_set(
@@ -142,7 +138,11 @@ class NoiseAugmentation:
         for reference in references:
             pairs = [*zip(sources, reference, strict=True)]
             rows = enumerate(zip(pairs, [*pairs[1:], *pairs[:1]], strict=True))
-            changed = [_changed(kind, *both, symbols, Random(f"{kind} {i}")) for i, both in rows]
+            languages = _languages(pairs)
+            changed = [
+                _changed(kind, *both, symbols, Random(f"{kind} {i}"), languages) or both[0]
+                for i, both in rows
+            ]
             noisy = [source for source, _ in changed]
             texts.append([target for _, target in changed])
         return noisy, texts

@@ -14,7 +14,7 @@ import regex
 
 from keras_transformer.data.augmentation import Pair
 from keras_transformer.extensions.augmentation import alignment
-from keras_transformer.extensions.augmentation.alignment import Lexicon, Link
+from keras_transformer.extensions.augmentation.alignment import Lexicon, Link, Phrase
 from keras_transformer.extensions.documents.spans import UNSPACED, Range, find_spans, spliced
 from keras_transformer.inference.tags import add_tag, split_tags
 from keras_transformer.text.symbols import SPAN_SYMBOLS, SYMBOLS, TAG_SYMBOLS
@@ -22,11 +22,9 @@ from keras_transformer.text.vocabulary import Vocabulary
 
 Change: TypeAlias = tuple[int, int, str]  # a range of a text, and its new text
 Changes: TypeAlias = list[Change]  # of the source and the target
-Phrase: TypeAlias = tuple[Range, Range]  # source words, and the target words that translate them
 
 _MOST_SPANS = 3
 _MOST_TAGS = 2
-_MOST_WORDS = 4  # inside a tag, on both sides
 _MARKS = (b"", b"", b"", b"", b"()", b'""')  # characters around a symbol
 _WITHOUT_SPACE = regex.compile(rf"{UNSPACED}|[。、，！？；：]")
 
@@ -68,8 +66,7 @@ class SymbolAugmentation:
         changes = self._changes(kind, sides, links, following, random_)
         if not changes:
             return None
-        texts = [side.text for side in sides]
-        source, target = map(spliced, texts, zip(*changes, strict=True))
+        source, target = map(spliced, (source, pair[1]), zip(*changes, strict=True))
         return add_tag(source, language), target
 
     def _changes(
@@ -138,7 +135,7 @@ def _tagged(
     sides: Sequence[Side], links: Sequence[Link], tags: Sequence[tuple[str, str]], random_: Random
 ) -> list[Changes]:
     """Puts pairs of symbols around phrases. One may contain another one, but they do not cross."""
-    phrases = phrases_of(links)
+    phrases = alignment.phrases_of(links)
     chosen = list[Phrase]()
     for phrase in random_.sample(phrases, len(phrases)):
         if len(chosen) < len(tags) and not any(_cross(phrase[0], other) for other, _ in chosen):
@@ -157,17 +154,3 @@ def _cross(first: Range, second: Range) -> bool:
     """Returns whether ranges of source words overlap. Then the translations overlap, too."""
     (a, b), (c, d) = sorted([first, second])
     return a < c < b < d
-
-
-def phrases_of(links: Sequence[Link]) -> list[Phrase]:
-    """Returns the phrases whose words have all their translations in the phrase."""
-    linked = dict(links)
-    phrases = []
-    for first in linked:
-        for last in range(first + 1, first + _MOST_WORDS + 1):
-            inside = [linked[i] for i in range(first, last) if i in linked]
-            low, high = min(inside), max(inside) + 1
-            closed = all(first <= i < last for i, j in links if low <= j < high)
-            if last - 1 in linked and closed and high - low <= _MOST_WORDS:
-                phrases.append(((first, last), (low, high)))
-    return phrases

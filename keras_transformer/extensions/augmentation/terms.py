@@ -13,12 +13,7 @@ import regex
 from keras_transformer.data.augmentation import Pair
 from keras_transformer.extensions.augmentation import alignment
 from keras_transformer.extensions.augmentation.alignment import Link
-from keras_transformer.extensions.augmentation.symbols import (
-    Changes,
-    Side,
-    SymbolAugmentation,
-    phrases_of,
-)
+from keras_transformer.extensions.augmentation.symbols import Changes, Side, SymbolAugmentation
 from keras_transformer.extensions.documents.glossary import annotated
 from keras_transformer.extensions.documents.spans import LETTER, UNSPACED, Range, outside
 from keras_transformer.text.symbols import TERM_SYMBOLS
@@ -79,7 +74,7 @@ def _invented(translation: str, letters: str, random_: Random) -> str:
 def _terms(sides: Sequence[Side], links: Sequence[Link]) -> list[list[Range]]:
     """Returns the ranges of phrases between content words, without spans, on both sides."""
     terms = []
-    for phrase in phrases_of(links):
+    for phrase in alignment.phrases_of(links):
         words = [side.words[slice(*part)] for side, part in zip(sides, phrase, strict=True)]
         ranges = [(part[0][0], part[-1][1]) for part in words]
         if (

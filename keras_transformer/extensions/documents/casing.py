@@ -31,16 +31,16 @@ def is_in_capitals(text: str) -> bool:
 
 def sentence_case(words: list[Word], language: str | None) -> list[Word]:
     """Returns the words of a sentence, with one capital if all letters are capitals."""
-    if not is_in_capitals(" ".join(word.text for word in words if _is_plain(word))):
+    if not is_in_capitals(" ".join(word.text for word in words if word.kind == "word")):
         return words
     changed, capital = list[Word](), True
     for word in words:
-        if _is_plain(word):
-            lower, first = (_to_lower(text, language) for text in (word.text, word.text[:1]))
+        if word.kind == "word":
+            lower, first = (to_lower(text, language) for text in (word.text, word.text[:1]))
             if capital:
                 lower = word.text[:1] + lower[len(first) :]
-            capital = capital and not regex.search(r"\p{L}", word.text)
             word = word._replace(text=lower)
+        capital = capital and (word.is_tag or not regex.search(r"\p{L}", word.text))
         changed.append(word)
     return changed
 
@@ -48,14 +48,9 @@ def sentence_case(words: list[Word], language: str | None) -> list[Word]:
 def in_capitals(words: Sequence[Word], language: str | None) -> list[Word]:
     """Returns words in capitals."""
     return [
-        word._replace(text=dotted(word.text, language).upper()) if _is_plain(word) else word
+        word._replace(text=dotted(word.text, language).upper()) if word.kind == "word" else word
         for word in words
     ]
-
-
-def _is_plain(word: Word) -> bool:
-    """Returns whether a word is neither a span nor a tag nor a term."""
-    return word.kind == "word" and not word.name
 
 
 def dotted(text: str, language: str | None) -> str:
@@ -76,6 +71,7 @@ def _has_dotless_i(language: str | None) -> bool:
     return (language or "").lower().replace("_", "-").split("-")[0] in ("tr", "az")
 
 
-def _to_lower(text: str, language: str | None) -> str:
+def to_lower(text: str, language: str | None) -> str:
+    """Returns a text without capitals, except for the English word I."""
     text = _with_small_i(text, language).lower()
     return _ENGLISH_I.sub("I", text) if (language or "").lower().startswith("en") else text

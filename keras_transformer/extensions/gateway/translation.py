@@ -232,7 +232,7 @@ def _translate_texts(
     outputs = []
     for rank in range(1 + request.alternatives * is_last):
         engine = engines(rank)
-        engine.glossary = Glossary(terms, source) if terms else None
+        engine.glossary = Glossary(terms, source, engine.target_language) if terms else None
         engine.splits_texts = request.sentences != "0"
         tag = FORMALITY.get(request.formality.removeprefix("prefer_"), "") if is_last else ""
         if tag and tag not in (engine.symbols or ()):

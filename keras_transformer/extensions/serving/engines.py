@@ -20,7 +20,7 @@ from keras_transformer.inference.loading import find_loader, load_model
 from keras_transformer.inference.translate import split_texts
 from keras_transformer.runs.machine import available_cores
 
-_MAX_TERMS, _MAX_TERM_WORDS = 1_000, 10  # of the glossary of a request
+_MAX_TERMS = 1_000  # of the glossary of a request
 _TEXT, _NUMBER = {"text": Tensor(object, (-1,))}, Tensor(np.int32, (-1,))
 
 
@@ -85,17 +85,11 @@ def with_sentences(version: Version, document: bool | None, **options: Any) -> V
 
 
 def with_glossary(version: Version, glossary: Any, terms: Any) -> Version:
-    """Returns a version for a request with a glossary: a JSON object, or None.
-
-    Its size is limited, because the time to find its terms has no other limit.
-    """
-    if glossary is None and terms is None:
-        return version
+    """Returns a version for a request with a glossary, a JSON object."""
     if not isinstance(glossary, dict):  # a text would be the path of a file
         raise RequestError(400, 'glossary must be an object of texts, as in {"wall": "Wand"}.')
-    longest = max((len(term.split()) for term in glossary), default=0)
-    if len(glossary) > _MAX_TERMS or longest > _MAX_TERM_WORDS:
-        raise RequestError(400, f"The limit is {_MAX_TERMS:,} terms of {_MAX_TERM_WORDS} words.")
+    if len(glossary) > _MAX_TERMS:  # the time to read it has no other limit
+        raise RequestError(400, f"The limit of a request is {_MAX_TERMS:,} terms.")
     try:
         "".join(map(str, [*glossary, *glossary.values()])).encode()
         return with_sentences(version, False, glossary=glossary, terms=terms)

@@ -42,7 +42,7 @@ def is_nested(symbols):
 
 
 PIECES = st.sampled_from(
-    [*WORDS, *WORDS.values(), "Tom", "MP3", "{name}", "https://a.b", "<b>", "(", ".", "„", "狗", ""]
+    [*WORDS, *WORDS.values(), "Tom", "MP3", "{name}", "https://a.b", "<b>", "｟0｠", "", *"(.„狗"]
 )
 TEXTS = st.one_of(st.lists(PIECES, min_size=1).map(" ".join), st.text(min_size=1))
 
@@ -62,10 +62,6 @@ def test_both_sides_get_the_same_symbols_well_nested(source, target, seed, kind)
         assert {*first} <= {*known} and is_nested(first) and is_nested(second)
 
 
-def test_text_with_symbols_is_left_as_it_is():
-    assert augmented("spans", "the ｟0｠ cat", "die ｟0｠ Katze") == []
-
-
 def test_names_and_spans_are_replaced():
     source, target = "Ask Tom for {file} at https://a.b!", "Frag Tom nach {file} bei https://a.b!"
     replaced = augmented("spans", source, target)
@@ -82,13 +78,8 @@ def test_names_and_spans_are_replaced():
 
 
 def test_symbols_are_inserted_next_to_words_that_translate_each_other():
-    places = set()
-    for source, target in augmented(
-        "spans", "Today sleeps, the cat", "Heute, die Katze schläft", 300
-    ):
-        marked = [SYMBOL.sub("｟｠", text) for text in (source, target)]
-        if marked[0].count("｟｠") == 1:
-            places.add(tuple(marked))
+    changed = augmented("spans", "Today sleeps, the cat", "Heute, die Katze schläft", 300)
+    places = {tuple(SYMBOL.sub("｟｠", text) for text in pair) for pair in changed}
     assert ("Today sleeps, the ｟｠ cat", "Heute, die ｟｠ Katze schläft") in places
     assert ("Today sleeps ｟｠, the cat", "Heute, die Katze schläft ｟｠") in places
     assert ("｟｠ Today sleeps, the cat", "｟｠ Heute, die Katze schläft") in places
@@ -114,14 +105,11 @@ def test_tags_surround_words_and_their_translations():
 def test_a_tag_of_the_target_language_stays_first():
     changed = augmented("spans", "<2de> the cat", "die Katze")
     assert changed and all(source.startswith("<2de> ") for source, _ in changed)
-    assert any(
-        source.startswith("<2de> ｟") and target.startswith("｟") for source, target in changed
-    )
+    assert any(pair[0].startswith("<2de> ｟") and pair[1].startswith("｟") for pair in changed)
 
 
 def test_chinese_text_gets_no_spaces():
-    for source, _ in augmented("spans", "狗睡觉。", "狗"):
-        assert " " not in source
+    assert not any(" " in source for source, _ in augmented("spans", "狗睡觉。", "狗"))
 
 
 TERM_AUGMENT = TermAugmentation(LEXICON, VOCABULARY)

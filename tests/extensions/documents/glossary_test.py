@@ -39,11 +39,11 @@ FOUND: dict[str, dict[str, str]] = {
     "big  dog, big, dog": {"big  dog": "Hund"},
     "us, US, Us": {"us": "uns", "US": "USA", "Us": "Uns"},
     "It, IT": {"IT": "EDV"},
-    "5, 5.50, 1/5, e5, don't, don": {"5": "fünf", "don": "Don"},
+    "5, 5.50, 1/5, e5, don't, o'don, don": {"5": "fünf", "don": "Don"},
     "driver’s cafe\u0301": {"driver’s cafe\u0301": "Bar"},
+    "l'us, dell’US; the wall's": {"us": "uns", "US": "USA", "the wall": "Wand"},
     "C++ and C": {"C++": "C-plus"},
     "黒猫です、コーヒーshop": {"猫": "Katze", "コーヒー": "Kaffee"},
-    "": {},
 }
 # Languages, terms, and the words of a text with their translations, or "" if none is wanted.
 FORMS: list[tuple[str, dict[str, str], dict[str, str]]] = [
@@ -67,7 +67,7 @@ def test_the_longest_term_is_found_as_words_in_any_case_and_form(
     languages: str, terms: dict[str, str], text: str, found: dict[str, str]
 ) -> None:
     source, target = languages.split()
-    ranges = Glossary(terms, source).find(text, (), target)
+    ranges = Glossary(terms, source, target).find(text)
     assert {text[a:b]: new for a, b, new in ranges} == {a: new for a, new in found.items() if new}
 
 
@@ -80,49 +80,53 @@ def test_a_term_is_found_at_its_place_in_every_form(word: str) -> None:
 
 
 def test_invalid_glossaries_are_refused() -> None:
-    refuses(Glossary, ({"a": " "},), "empty", "'a'")
+    refuses(with_options, (fake_engine(str), 5), "5", "mapping")
     refuses(Glossary, ([("a", "b"), ("a",)],), "Term 2", "pairs", "('a',)")
     refuses(Glossary, ({"a": "\u200b"},), "empty", "'a'")
+    refuses(Glossary, ({"猫" + "!" * 50: "a"},), "51 words", "50")
     refuses(Glossary, ({1: "a"},), "pairs", "1")
     refuses(with_options, (fake_engine(str, n_best=2), {"a": "b"}), "2 translations", "needs 1")
-    refuses(Glossary, ([("a", "b"), ("a", "c")],), "two translations", "'a'", "'b'", "'c'")
     for first, second in (("café", "cafe\u0301"), ("it's", "it’s"), ("a b", "a  b")):
         refuses(Glossary, ([(first, "b"), (second, "c")],), "Term 2", "two translations", "'c'")
         assert Glossary([("a", first), ("a", second)]).find("a") == [(0, 1, first)]
 
 
 TBX = """<tbx xmlns="urn:iso:std:iso:30042:ed-2"><text><body><conceptEntry id="1">
-<langSec xml:lang="de"><termSec><term>Wand</term></termSec></langSec>
-<langSec xml:lang="en-GB"><termSec><term>the <hi>wall</hi></term></termSec></langSec></conceptEntry>
+<langSec xml:lang="de"><termSec><term>Mauer</term></termSec>
+<termSec><term>Wand</term><termNote>preferredTerm-admn-sts</termNote></termSec></langSec>
+<langSec xml:lang="en-GB"><termSec><term>the <hi>wall</hi></term></termSec>
+<termSec><term>hedge</term></termSec></langSec></conceptEntry>
 <conceptEntry id="2"><langSec xml:lang="de"><termSec><term>Tür</term></termSec></langSec>
 </conceptEntry></body></text></tbx>"""
 
 
 def test_files_are_tables_or_tbx(tmp_path: Path) -> None:
     path = tmp_path / "terms.tsv"
-    path.write_text("the wall\tWand\tnote\n\nbig dog\tHund\n")
-    assert Glossary.read(path).find("the wall") == [(0, 8, "Wand")]
+    path.write_text('"the ""wall"\tWand\t"\n\n"big" dog\t5"\n')
+    assert Glossary(path).find('the "wall "big" dog') == [(0, 9, "Wand"), (10, 19, '5"')]
     path.write_text("the wall\tWand\nbig dog\n")
-    refuses(Glossary.read, (path,), "terms.tsv, line 2", "tab")
+    refuses(Glossary, (path,), "terms.tsv, line 2", "tab")
     path.write_text("a\tb\n\na\tc\n")
-    refuses(Glossary.read, (path,), "terms.tsv, line 3", "two translations", "'b'", "'c'")
+    refuses(Glossary, (path,), "terms.tsv, line 3", "two translations", "'b'", "'c'")
     path = tmp_path / "terms.tbx"
     path.write_text(TBX)
-    assert Glossary.read(path, "en").find("the wall") == [(0, 8, "Wand")]
-    assert Glossary.read(path, "de-AT").find("Wand") == [(0, 4, "the wall")]
-    refuses(Glossary.read, (path,), "de, en-GB", "unknown", "--source_language")
+    assert Glossary(path, "en").find("the wall hedge") == [(0, 8, "Wand"), (9, 14, "Wand")]
+    assert Glossary(path, "de-AT", "en").find("Mauer") == [(0, 5, "the wall")]
+    model = fake_engine(str, target_language="fr")
+    refuses(with_options, (model, path), "de, en-GB", "unknown", "--source_language", "fr")
+    refuses(Glossary, (path, "en", "fr"), "de, en-GB", "en", "fr")
     old = TBX.replace("conceptEntry", "termEntry").replace("langSec", "langSet")
     path.write_text(old.replace("termSec", "tig"))
-    assert Glossary.read(path, "en").find("the wall") == [(0, 8, "Wand")]
+    assert Glossary(path, "en").find("the wall") == [(0, 8, "Wand")]
     path.write_text(TBX.replace('"2"><langSec xml:lang="de"', '"2"><langSec xml:lang="fr"'))
-    refuses(Glossary.read, (path, "de"), "de, en-GB, fr", "two")
+    refuses(Glossary, (path, "de"), "de, en-GB, fr", "two")
     empty = '<langSec xml:lang="en-GB"><term/></langSec></conceptEntry></body>'
     path.write_text(TBX.replace("</conceptEntry></body>", empty))
-    refuses(Glossary.read, (path, "en"), "terms.tbx, line 4", "concept 2", "empty", "'Tür'")
+    refuses(Glossary, (path, "en"), "terms.tbx, line 6", "concept 2", "empty", "'Tür'")
     path.write_text(TBX.replace(' id="2"', "").replace("</conceptEntry></body>", empty))
-    refuses(Glossary.read, (path, "en"), "line 4", "without an id")
+    refuses(Glossary, (path, "en"), "line 6", "without an id")
     path.write_text(TBX[:-9])
-    refuses(Glossary.read, (path,), "terms.tbx", "TBX")
+    refuses(Glossary, (path,), "terms.tbx", "TBX")
 
 
 WORDS = st.sampled_from([*TERMS, "dog", "wall", "WALL", "{x}", "https://a.b", "<b>", "</b>", "."])
@@ -153,7 +157,6 @@ def test_only_lines_with_terms_are_translated_like_documents() -> None:
     lines = ["big <b>dog</b>", "a/big dog/", "A dog. Two dogs.", "the wall"]
     assert split_texts(model, lines, False, "", 1)[0] == {0: "<b>Hund</b>", 3: "Wand"}
     assert {*split_texts(model, lines, None, "", 1)[0]} == {0, 2, 3}
-    assert with_options(model, [("a dog", "Hund")]).glossary.find("the wall") == []
     # A term is not a part of a longer word.
     model = with_options(fake_engine(lambda line: line.replace("Wand", "Wandfarbe")), {"a": "Wand"})
     assert translate_texts(model, ["a x a"])[0] == ["Wand x Wand"]
@@ -175,7 +178,6 @@ def test_files_and_servers_have_glossaries(tmp_path: Path) -> None:
     for glossary, terms, fact in (
         (str(tmp_path / "terms.tsv"), None, "object"),
         (None, "soft", "object"),
-        ({"cat " * 11: "Katze"}, None, "10 words"),
         (dict.fromkeys(map(str, range(1001)), "Katze"), None, "1,000 terms"),
         ({"cat": "\ud800"}, None, "Unicode"),
     ):
@@ -187,9 +189,9 @@ def test_files_and_servers_have_glossaries(tmp_path: Path) -> None:
 def test_soft_terms_are_found_by_the_stems_of_their_words() -> None:
     terms = {"traffic jam": "Stau", "wall": "Wand", "walls": "Wände", "US": "USA"}
     text = "Traffic jams, WALLS, wall’s, walled, US, Us"
-    walls = {"WALLS": "WÄNDE", "wall’s": "Wand", "walled": "Wand"}
-    found = {"Traffic jams": "Stau", **walls, "US": "USA"}
-    for language, expected in (("en-GB", found), (None, {"WALLS": "WÄNDE", "US": "USA"})):
+    exact = {"WALLS": "Wände", "wall": "Wand", "US": "USA"}
+    found = {"Traffic jams": "Stau", "walled": "Wand", **exact}
+    for language, expected in (("en-GB", found), (None, exact)):
         ranges = Glossary(terms, language, is_soft=True).find(text)
         assert {text[start:end]: translation for start, end, translation in ranges} == expected
     assert [*Glossary(terms, "en").find("traffic jams")] == [], "hard terms have one form"
@@ -201,8 +203,9 @@ def test_a_model_gets_soft_terms_in_its_source() -> None:
     knows: Any = {"symbols": (*SYMBOLS, *TERM_SYMBOLS), "source_language": "en"}
     model = fake_engine(lambda line: lines.append(line) or "die Mauer ｟0｠", **knows)
     model = with_options(model, {"wall": "Mauer"}, "soft")
-    assert split_texts(model, ["the walls {x}"], False, "", 1)[0] == {0: "die Mauer {x}"}
-    assert lines == ["the ｟t0｠ Mauer ｟t1｠ ｟0｠"]
+    outputs, *_ = split_texts(model, ["the walls {x}", "WALLS ARE {x}"], False, "", 1)
+    assert outputs == {0: "die Mauer {x}", 1: "DIE MAUER {x}"}
+    assert lines == ["the ｟t0｠ Mauer ｟t1｠ ｟0｠", "｟t0｠ Mauer ｟t1｠ are ｟0｠"]
     # A word that translates any part of the term belongs to it, and symbols are left out.
     model = fake_engine(str, reverse, returns_alignments=True, **knows)
     model = with_options(model, {"big wall": "Mauer"}, "soft")
@@ -224,6 +227,17 @@ def test_a_sentence_of_low_quality_or_without_a_translation_stays_as_it_is(terms
         outputs, _, remarks = translate_texts(model, ["", text])
         assert outputs[1] == text.replace("Its wall", "Its Mauer")
         assert len(remarks) == count and all(tells(r, "line 2", "nothing", "bad") for r in remarks)
+    model = with_options(with_fallback(low, "empty"), {"wall": "Mauer"}, terms)
+    for document, expected in ((None, ""), (True, outputs[1])):
+        assert split_texts(model, [text], document, "", 1)[:2] == ({0: expected}, [])
+
+
+def test_a_term_neither_ends_a_sentence_nor_is_split() -> None:
+    lines = list[str]()
+    model = fake_engine(lambda line: lines.append(line) or line, symbols=SYMBOLS)
+    model = with_options(model, {"Dr": "Doktor", "Wow! Inc": "Wau"})
+    translate_texts(model, ["I saw Dr. Miller. He left Wow! Inc at 5."])
+    assert lines == ["I saw ｟0｠. Miller.", "He left ｟0｠ at 5."]
 
 
 def test_models_that_were_not_trained_for_soft_terms_get_hard_ones(capsys: Any) -> None:
