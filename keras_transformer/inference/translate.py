@@ -148,7 +148,7 @@ def with_fallback(
 
 
 def with_languages(
-    model: Engine, source_language: str | None, target_language: str | None
+    model: Engine, source_language: str | None = None, target_language: str | None = None
 ) -> Engine:
     """Returns a model for other languages than its default ones, if any is given.
 

@@ -53,8 +53,7 @@ def with_options(
     model = copy.copy(model)
     model.casing = casing or model.casing
     if glossary is not None:
-        languages = model.source_language, model.target_language
-        model.glossary = Glossary(glossary, *languages, is_soft)
+        model.glossary = Glossary(glossary, model.source_language, model.target_language, is_soft)
     return model
 
 
@@ -73,24 +72,23 @@ def translate(
     of the texts, remarks, which count the texts from `first_line`, and a sentence on the ways of
     the spans, if there are any.
     """
-    chosen, split = {*range(len(texts))}, _splitter()
-    if not document:
-        chosen = set()
-        if model.glossary is not None or model.casing == "auto":
-            from keras_transformer.extensions.documents.protection import has_option
+    chosen, split = {*range(len(texts))} if document else set[int](), _splitter()
+    if not document and (model.glossary is not None or model.casing == "auto"):
+        from keras_transformer.extensions.documents.protection import has_option
 
-            chosen = {i for i, text in enumerate(texts) if has_option(model, text)}
-        if split and document is None and model.single_sentences and model.n_best == 1:
-            others = (i for i in range(len(texts)) if i not in chosen)
-            several = {i for i in others if len(split(texts[i], model.source_language)) > 1}
-            if several:
-                _warn_once(
-                    "The model was trained on single sentences, so texts with several sentences "
-                    "are split. --nodocument (document=False) turns this off."
-                )
-            chosen |= several
+        chosen = {i for i, text in enumerate(texts) if has_option(model, text)}
+    if split and document is None and model.single_sentences and model.n_best == 1:
+        others = (i for i in range(len(texts)) if i not in chosen)
+        several = {i for i in others if len(split(texts[i], model.source_language)) > 1}
+        if several:
+            _warn_once(
+                "The model was trained on single sentences, so texts with several sentences "
+                "are split. --nodocument (document=False) turns this off."
+            )
+        chosen |= several
     if not chosen:
         return {}, [], ""
+    model = _for_documents(model) if document else model
     with needs_extra("documents", "--document"):
         from keras_transformer.extensions.documents.protection import translate_texts, ways
 
@@ -102,6 +100,12 @@ def translate(
     return dict(zip(indices, outputs, strict=True)), remarks, kept
 
 
+def _for_documents(model: Any) -> Any:
+    """Returns a model that keeps sentences of low quality, because a text would lose empty ones."""
+    action, least = model.fallback
+    return with_fallback(model, "source", least) if action == "empty" else model
+
+
 def translate_file(model: Any, *paths: Any, **options: Any) -> dict[str, int]:
     """Calls `files.translate_file`, which needs the extra `files`, after the other options."""
     with needs_extra("files", "translate_file"):
@@ -110,8 +114,7 @@ def translate_file(model: Any, *paths: Any, **options: Any) -> dict[str, int]:
     def taken(*names: str) -> dict[str, Any]:
         return {name: options.pop(name) for name in names if name in options}
 
-    languages = {"source_language": None, "target_language": None}
-    model = with_languages(model, **languages | taken(*languages))
-    model = with_fallback(model, **taken("on_low_quality", "min_quality"))
+    model = with_languages(model, **taken("source_language", "target_language"))
+    model = _for_documents(with_fallback(model, **taken("on_low_quality", "min_quality")))
     model = with_options(model, **taken("glossary", "terms", "casing"))
     return files.translate_file(model, *paths, **options)

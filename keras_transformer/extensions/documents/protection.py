@@ -50,7 +50,8 @@ from keras_transformer.text.symbols import SPAN_SYMBOLS, SYMBOLS, TAG_SYMBOLS, T
 
 STATUSES = ("symbols", "kept", "aligned", "appended", "empty")
 
-_SPAN = "\ufffc"  # stands for a span while a text is split into sentences and words
+# They stand for a span, and for the other characters of a term, while a text is split into words.
+_SPAN, _REST = "\ufffc", "\ufffb"
 # White space and a word. In scripts without spaces, each character is a word.
 _WORD = regex.compile(
     rf"([\s\x1c-\x1f]*)({spans.UNSPACED}\p{{M}}*|{spans.LETTER}+(?:(?:['’.-]|{TAG}+){spans.LETTER}+)*|\S)"
@@ -94,7 +95,7 @@ def translate_texts(
     Line breaks, indents and gaps of several spaces stay. The results are those of
     `translate_tokens`.
     """
-    outputs, statuses, remarks = list(texts), collections.Counter[str](), list[str]()
+    outputs, statuses, remarks = dict(enumerate(texts)), collections.Counter[str](), list[str]()
     tagged = [split_tags(text, model.symbols) for text in texts]
     for tag in dict.fromkeys(tag for tag, _ in tagged):
         chosen = [index for index, (other, _) in enumerate(tagged) if other == tag]
@@ -103,9 +104,8 @@ def translate_texts(
         found, counts, new = translate_tokens(model, fragments, (), tags, without_entities, numbers)
         statuses += counts
         remarks += new
-        for index, output in zip(chosen, found, strict=True):
-            outputs[index] = output
-    return outputs, statuses, remarks
+        outputs |= zip(chosen, found, strict=True)
+    return [*outputs.values()], statuses, remarks
 
 
 def ways(statuses: Mapping[str, int]) -> str:
@@ -151,15 +151,7 @@ def translate_tokens(
         "needs exactly 1 (decoding.n_best).",
     )
     masked = [_masked(fragment, patterns, model) for fragment in fragments]
-    pieces = [
-        (index, piece)
-        for index, (text, _) in enumerate(masked)
-        for piece in (
-            sentences.segment(text, model.source_language)
-            if model.splits_texts
-            else [text.rstrip()]
-        )
-    ]
+    pieces = [(index, piece) for index, (found, _) in enumerate(masked) for piece in found]
     parts, remarks = sentences.split_to_fit(model, tag, pieces, lines)
     sources = [_sentence(part, masked[index][1]) for index, part in parts]
     given = sources
@@ -188,7 +180,7 @@ def translate_tokens(
             placed = _with_clear_spans(placed, patterns)
         if text_without_tags(placed).split() != text_without_tags(source).split():
             changed.add(index)
-        if status == "empty":
+        if status == "empty" and model.fallback[0] != "empty":
             shown = text_without_tags(source).strip()[:40]
             remarks.append(f"Line {lines[index]}: the model returns nothing for {shown!r}.")
         gap = sentences.gap_between(text[: -len(text.lstrip())], previous, last)
@@ -202,6 +194,9 @@ def translate_tokens(
         raw = outputs[index]
         start, end = len(raw) - len(raw.lstrip()), len(raw.rstrip())
         outputs[index] = raw[:start] + new[index].strip() + raw[end:]
+    if model.fallback[0] == "empty":
+        for (index, _), (_, status) in zip(parts, results, strict=True):
+            outputs[index] *= status != "empty"
     return outputs, collections.Counter(status for _, status in results if status), remarks
 
 
@@ -222,9 +217,10 @@ def _with_clear_spans(words: list[Word], patterns: Sequence[str]) -> list[Word]:
 
 def _masked(
     tokens: Sequence[Token], patterns: Sequence[str], model: Any = None
-) -> tuple[str, Iterator[Word]]:
+) -> tuple[list[str], Iterator[Word]]:
     """Returns a text with one character for each span and each tag, and these in their order.
 
+    With a model, the text is split into sentences. A term may be an abbreviation, or have a stop.
     A term of the glossary becomes a span, whose text is the translation, or, if it is soft, a word.
     """
     text = "".join(token.text for token in tokens)
@@ -256,8 +252,16 @@ def _masked(
     for (start, end), tags in inner.items():
         items.append((start, end, Word("", spans.spliced(text[start:end], tags), "span")))
     items.sort(key=lambda item: item[:2])
-    marks = [(start, end, TAG if word.is_tag else _SPAN) for start, end, word in items]
-    return spans.spliced(text, marks), (word for *_, word in items)
+    terms = [(a, b, _SPAN + _REST * (b - a - 1)) for a, b, word in items if word.name and a < b]
+    marks = [(a, b, TAG if w.is_tag else _SPAN) for a, b, w in items if not (w.name and a < b)]
+    shown, text = spans.spliced(text, marks), spans.spliced(text, marks + terms)
+    parts = [shown.rstrip()]
+    if model and model.splits_texts:
+        parts = sentences.segment(shown, model.source_language)
+    ends = itertools.accumulate(map(len, parts))
+    cuts = [0, *(end for end in ends if text[end : end + 1] != _REST)]  # terms are not split
+    parts = [text[slice(*part)].replace(_REST, "") for part in itertools.pairwise(cuts)]
+    return parts, (word for *_, word in items)
 
 
 def words_of(text: str, items: Iterator[Word]) -> list[Word]:
@@ -303,7 +307,7 @@ def _messages(
     ]
     patterns = [*patterns, *spans.BRANCH_PATTERNS]
     outputs, *_ = translate_tokens(model, fragments, patterns, tag, quoted_for_icu)
-    new = iter(outputs)
+    new = (output or text for output, text in zip(outputs, texts, strict=True))
     return {
         span: spans.spliced(span, [(*branch, next(new)) for branch in branches])
         for span, branches in found.items()
@@ -417,7 +421,8 @@ def _aligned(line: Words, best: Translation, patterns: Sequence[str], tag: str) 
     kept = dict.fromkeys(word.text for word in line if word.kind == "span" and word.name)
     # A term is not a part of a longer word.
     terms = [rf"(?<!{spans.LETTER}){regex.escape(term)}(?!{spans.LETTER})" for term in kept]
-    words = words_of(*_masked([text_token(text, False)], [*terms, *patterns, _STAND_IN]))
+    [text], items = _masked([text_token(text, False)], [*terms, *patterns, _STAND_IN])
+    words = words_of(text, items)
     # Without votes, a word translates the one at the same relative position.
     chosen = [index * len(line) // len(words) for index in range(len(words))]
     if words and best.details:

@@ -49,7 +49,7 @@ _PATTERNS = {
     "emoji": rf"(?:{_EMOJI}(?:\u200D\p{{Extended_Pictographic}}\uFE0F?[\U0001F3FB-\U0001F3FF]?)*"
     r"[\U000E0020-\U000E007F]*|[0-9#*]\uFE0F?\u20E3)+",
     # Vocabularies write symbols as ｟0｠. The others are used in `protection.py`.
-    "symbol": r"｟[^\s｟｠]*｠|[\ufff9\ufffc]",
+    "symbol": r"｟[^\s｟｠]*｠|[\ufff9\ufffb\ufffc]",
     "escape": r"\\(?:[nrt@?]|[uU][0-9a-fA-F]{4})",
 }
 _ICU = regex.compile(

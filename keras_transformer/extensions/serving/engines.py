@@ -85,9 +85,7 @@ def with_sentences(version: Version, document: bool | None, **options: Any) -> V
 
 
 def with_glossary(version: Version, glossary: Any, terms: Any) -> Version:
-    """Returns a version for a request with a glossary: a JSON object, or None."""
-    if glossary is None and terms is None:
-        return version
+    """Returns a version for a request with a glossary, a JSON object."""
     if not isinstance(glossary, dict):  # a text would be the path of a file
         raise RequestError(400, 'glossary must be an object of texts, as in {"wall": "Wand"}.')
     if len(glossary) > _MAX_TERMS:  # the time to read it has no other limit

@@ -146,10 +146,10 @@ class Server:
         version = self.model.version(name, number)
         key = document.get("signature_name") or "serving_default"
         glossary, terms = document.get("glossary"), document.get("terms")
-        if key == "serving_default":
+        if glossary is not None or terms is not None:
+            if key != "serving_default":
+                raise RequestError(400, f"{key} has no glossary and terms. serving_default has.")
             version = with_glossary(version, glossary, terms)
-        elif glossary is not None or terms is not None:
-            raise RequestError(400, "Only the signature serving_default has a glossary and terms.")
         signature = version.signatures.get(key)
         if signature is None:
             known = ", ".join(sorted(version.signatures))

@@ -44,7 +44,6 @@ FOUND: dict[str, dict[str, str]] = {
     "l'us, dell’US; the wall's": {"us": "uns", "US": "USA", "the wall": "Wand"},
     "C++ and C": {"C++": "C-plus"},
     "黒猫です、コーヒーshop": {"猫": "Katze", "コーヒー": "Kaffee"},
-    "": {},
 }
 # Languages, terms, and the words of a text with their translations, or "" if none is wanted.
 FORMS: list[tuple[str, dict[str, str], dict[str, str]]] = [
@@ -228,6 +227,17 @@ def test_a_sentence_of_low_quality_or_without_a_translation_stays_as_it_is(terms
         outputs, _, remarks = translate_texts(model, ["", text])
         assert outputs[1] == text.replace("Its wall", "Its Mauer")
         assert len(remarks) == count and all(tells(r, "line 2", "nothing", "bad") for r in remarks)
+    model = with_options(with_fallback(low, "empty"), {"wall": "Mauer"}, terms)
+    for document, expected in ((None, ""), (True, outputs[1])):
+        assert split_texts(model, [text], document, "", 1)[:2] == ({0: expected}, [])
+
+
+def test_a_term_neither_ends_a_sentence_nor_is_split() -> None:
+    lines = list[str]()
+    model = fake_engine(lambda line: lines.append(line) or line, symbols=SYMBOLS)
+    model = with_options(model, {"Dr": "Doktor", "Wow! Inc": "Wau"})
+    translate_texts(model, ["I saw Dr. Miller. He left Wow! Inc at 5."])
+    assert lines == ["I saw ｟0｠. Miller.", "He left ｟0｠ at 5."]
 
 
 def test_models_that_were_not_trained_for_soft_terms_get_hard_ones(capsys: Any) -> None:

@@ -69,9 +69,8 @@ def test_nothing_is_split_by_default_without_the_packages(monkeypatch: pytest.Mo
 
 
 def test_all_texts_are_split_on_request(capsys: pytest.CaptureFixture[str]) -> None:
-    split, remarks, _ = split_texts(
-        fake_engine(str.upper, limit=4), ["A\nb c d e", "B"], True, "", 5
-    )
+    short = fake_engine(str.upper, limit=4)
+    split, remarks, _ = split_texts(short, ["A\nb c d e", "B"], True, "", 5)
     assert split == {0: "A\nB C D E", 1: "B"}
     assert tells(remarks[0], "line 5", "3 parts")
     text, _, _ = translate_to_text(fake_engine(str.upper), ["x", "A. {b}"], document=True)
