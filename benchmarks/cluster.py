@@ -44,6 +44,7 @@ from keras_transformer.data.reading import read_text
 from keras_transformer.data.workers import run_tasks
 from keras_transformer.extensions.corpora import monolingual
 from keras_transformer.extensions.ray import AHEAD, QUEUED
+from keras_transformer.runs.atomic import growing_files
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("model_dir", None, "export to translate with", required=True)
@@ -54,7 +55,7 @@ _ADDRESS = "127.0.0.1:6399"
 _CHECKED_NODES = 16
 _START_SECONDS = 20  # until the processes of the cluster have started and are idle
 _BLOCKS_PER_NODE = 200
-_FOUND_SECONDS, _REPLACED_SECONDS = 30.0, 180.0  # until a lost node is noticed, and replaced
+_FOUND_SECONDS, _REPLACED_SECONDS = 60.0, 180.0  # until a lost block runs again, or a new node
 _NEW_NODE = -1
 _NEVER = 1e9  # hours
 _STRAGGLERS, _SLOWNESS = 0.02, 5.0
@@ -117,7 +118,7 @@ def simulate(
     Args:
         seconds: time of each block.
         nodes: number of nodes. A lost node is replaced.
-        dispatch: seconds that the command needs to start a block.
+        dispatch: seconds that the command needs to start a block and to save its result.
         node_hours: mean time until a node is lost.
         draw: random numbers.
     """
@@ -164,7 +165,7 @@ def simulate(
 
 def check_simulation(times: Sequence[float]) -> dict[str, float]:
     """Compares the simulation with the cluster of this machine, whose tasks wait, 0.5 s on average
-    before some are slowed down.
+    before some are slowed down. Each result is a block of text, which is saved.
     """
     draw = random.Random(1)
     scale = 0.5 * len(times) / sum(times)
@@ -172,11 +173,14 @@ def check_simulation(times: Sequence[float]) -> dict[str, float]:
     with cluster(cores=_CHECKED_NODES):
         runner = plugins.find("task_runners", "ray").connect(_ADDRESS)
         folder = Path(FLAGS.work_dir)
+        text = next(read_blocks(Path(FLAGS.input), monolingual.BLOCK_LINES)).texts[0]
 
         def measure(waits: Sequence[float]) -> float:
             started = time.perf_counter()
             tasks = ((seconds,) for seconds in waits)
-            collections.deque(run_tasks(time.sleep, tasks, runner, folder), maxlen=0)
+            with growing_files(folder, ["saved"]) as (_, save):
+                for _ in run_tasks(time.sleep, tasks, runner, folder):
+                    save([text], None)
             return time.perf_counter() - started
 
         measure([2.0] * 4 * _CHECKED_NODES)  # starts the processes

@@ -43,9 +43,7 @@ command.define_numbers(
     "clients", [1, 4, 16, 64], "numbers of concurrent clients, measured one after the other"
 )
 flags.DEFINE_float("seconds", 15, "measured seconds of each turn", lower_bound=1)
-flags.DEFINE_float(
-    "warm_up", 5, "seconds of load before each turn that are not measured", lower_bound=0
-)
+flags.DEFINE_float("warm_up", 5, "seconds of load before each measured turn", lower_bound=0)
 flags.DEFINE_integer("rounds", 2, "rounds; each server has one turn per round", lower_bound=1)
 flags.DEFINE_list("server_flags", [], "flags of keras-transformer serve: batch_timeout_ms=5")
 flags.DEFINE_float(

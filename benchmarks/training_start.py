@@ -39,9 +39,7 @@ flags.DEFINE_string("data_dir", None, "prepared data", required=True)
 flags.DEFINE_integer("batch_tokens", 4096, "target positions of a batch", lower_bound=1)
 flags.DEFINE_integer("batch_shapes", 16, "largest number of batch shapes", lower_bound=1)
 flags.DEFINE_integer("steps", 200, "training steps", lower_bound=8)
-flags.DEFINE_integer(
-    "replicas", 1, "parts of the CPU that train as GPUs; GPUs are all used", lower_bound=1
-)
+flags.DEFINE_integer("replicas", 1, "parts of a CPU, which train like GPUs", lower_bound=1)
 
 
 def measure(run_dir: Path) -> dict[str, Any]:

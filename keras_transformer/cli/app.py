@@ -70,7 +70,7 @@ def _with_local_paths(main: Callable[[], int | None]) -> int | None:
             elif flag.name in config_flags.TEXTS:
                 is_list = isinstance(value, list)
                 flag.value = [*map(store.copy, value)] if is_list else store.copy(value)
-            elif flag.name not in ("data_dir", "model_dir") and store.ADDRESS.match(str(value)):
+            elif flag.name not in config_flags.SHARED and store.ADDRESS.match(str(value)):
                 raise InputError(f"--{flag.name} must be a path of this machine.")
         return main()
 

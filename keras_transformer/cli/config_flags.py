@@ -39,7 +39,9 @@ PATHS: dict[str, str] = {
 # Flags with files that are only read. They can be addresses.
 TEXTS = {"tsv", "valid_tsv", "glossary", "vocab_from", *PATHS}
 TEXTS -= {"output", "output_dir", "work_dir", "run_dir"}
-TEXTS -= {"data_dir", "model_dir"}  # machines of a cluster copy them themselves
+# Machines of a cluster copy these themselves, or it is the cluster.
+SHARED = {"data_dir", "model_dir", *plugins.names("task_runners")}
+TEXTS -= SHARED
 
 # Flags that are neither paths nor fields: name → (type, help). Commands may set defaults.
 OPTIONS: dict[str, tuple[str, str]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -131,13 +132,11 @@ class IsolatedSavedModel(SavedModelEngine):
         results = Path(self._files.name) / "results.npz"
         assert self._process.stdin is not None and self._process.stdout is not None
         done = False
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and the log says why
             request = json.dumps([[[name, dict(inputs)] for name, inputs in calls], str(results)])
             self._process.stdin.write(request + "\n")
             self._process.stdin.flush()
             done = any(line == "done\n" for line in self._process.stdout)
-        except BrokenPipeError:
-            pass  # it has ended, and the log says why
         if not done:
             code = self._process.wait()
             lines = self._log.read_text("utf-8", "replace").strip().splitlines()

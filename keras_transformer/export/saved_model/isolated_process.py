@@ -11,6 +11,7 @@ inputs; and an .npz file, which gets the numeric arrays `OUTPUT NUMBER` of each 
 from __future__ import annotations
 
 import concurrent.futures
+import gc
 import json
 import os
 import sys
@@ -31,14 +32,15 @@ def numeric_outputs(loaded: Any, name: str, inputs: Mapping[str, Any]) -> dict[s
 def _main(model: str) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ["TF_NUM_INTRAOP_THREADS"] = "1"  # each core runs one call
-    cores = len(os.sched_getaffinity(0))
-    cores = int(os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(cores)))
+    cores = os.environ.setdefault("TF_NUM_INTEROP_THREADS", str(len(os.sched_getaffinity(0))))
+    # The garbage collector would go through TensorFlow's half a million objects again and again.
+    gc.set_threshold(10**6)
     import numpy as np
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  registers its ops
 
     loaded = tf.saved_model.load(model)
-    with concurrent.futures.ThreadPoolExecutor(cores) as pool:
+    with concurrent.futures.ThreadPoolExecutor(int(cores)) as pool:
         for line in sys.stdin:
             calls, file = json.loads(line)
             results = pool.map(lambda call: numeric_outputs(loaded, *call), calls)

@@ -147,9 +147,7 @@ def check_export(model_dir: str | Path) -> None:
     if not Path(model_dir).exists():
         raise InputError(f"{model_dir} does not exist, so it cannot be read. Use an export.")
     if RunDirectory.is_run(model_dir):
-        raise InputError(
-            f"{model_dir} is a run directory. Export it with keras-transformer export first."
-        )
+        raise InputError(f"{model_dir} is a run directory. Run keras-transformer export first.")
 
 
 def model_fingerprint(model_dir: Path) -> str:
@@ -171,9 +169,7 @@ def _unchanged_blocks(paths: Sequence[Path], digests: Mapping[str, str]) -> Iter
         yield block._replace(sha256={})
     for path, digest in digests.items():
         if block.sha256.get(path) != digest:
-            raise InputError(
-                f"{path} has changed while it was translated. Start again with the new file."
-            )
+            raise InputError(f"{path} has changed while it was translated. Start again.")
 
 
 def translate_block(

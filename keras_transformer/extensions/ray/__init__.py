@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_transformer import __version__
+from keras_transformer import __version__, console
 from keras_transformer.data.workers import OnLoss, Result, TaskRunner
 from keras_transformer.errors import InputError, StoppedError, needs_extra, one_line
 from keras_transformer.runs.machine import signal_handlers
@@ -99,24 +99,29 @@ def _run(
     # A node that was taken away says nothing about the task, nor does a lost result.
     away = (exceptions.NodeDiedError, exceptions.ObjectLostError)
     losses = (*away, exceptions.OutOfMemoryError, exceptions.WorkerCrashedError)
-    needs = {} if uses_all_cores else {"CPU": 1}
+    needs = {"CPU": math.inf if uses_all_cores else 1}
     run_task = ray.remote(max_retries=0)(_run_task).options
     key = uuid.uuid4().hex
     mark = directory and directory / f".{key}.unfinished"  # nodes that share the directory see it
-    remaining = enumerate(tasks)
+    remaining, warn = enumerate(tasks), iter([console.warn])  # once
     waiting: collections.deque[_Task] = collections.deque()
     running: dict[Any, _Task] = {}
     if mark:
         mark.mkdir()
     try:
         while True:
-            # Nodes may have joined.
-            if uses_all_cores and not (needs := _resources(ray.nodes(), needs)):
+            if uses_all_cores:
+                needs = _resources(ray.nodes(), needs)
+            total = ray.cluster_resources()  # nodes may have joined or died
+            slots = int(min(total.get(name, 0) // number for name, number in needs.items()))
+            if not slots:
+                next(warn, str)(
+                    f"No machine of the cluster has a {' and a '.join(needs)}. Waiting."
+                )
                 time.sleep(1)
                 continue
             submit = run_task(num_cpus=needs["CPU"], num_gpus=needs.get("GPU", 0)).remote
-            total = ray.cluster_resources()
-            most = QUEUED + int(min(total.get(name, 0) // number for name, number in needs.items()))
+            most = QUEUED + slots
             room = min(most - len(running), AHEAD * most - len(waiting))
             for number, arguments in itertools.islice(remaining, max(0, room)):
                 waiting.append(_Task(number, arguments))
@@ -127,8 +132,7 @@ def _run(
                     task.start = math.inf
                     task_arguments = (function, key, task.number, task.arguments)
                     running[submit(__version__, mark, *task_arguments)] = task
-            if not running:  # all were lost
-                time.sleep(1)
+            time.sleep(0 if running else 1)  # all were lost
             for reference in ray.wait([*running], timeout=1)[0]:
                 task = running.pop(reference)
                 try:
@@ -162,10 +166,10 @@ def _run(
             shutil.rmtree(mark, ignore_errors=True)
 
 
-def _resources(nodes: Iterable[Mapping[str, Any]], before: dict[str, int]) -> dict[str, int]:
+def _resources(nodes: Iterable[Mapping[str, Any]], before: dict[str, float]) -> dict[str, float]:
     """Returns the resources of a task that uses a machine, or one of its GPUs: as many cores as the
     smallest machine has, or has for each GPU. Once a machine has GPUs, only such ones are used.
-    While no machine can be used, the result is that of before: first, it is empty.
+    While no machine can be used, the result is that of before.
     """
     alive = [node["Resources"] for node in nodes if node["Alive"]]
     shares = [int(n.get("CPU", 0) // n["GPU"]) for n in alive if n.get("GPU", 0) >= 1]

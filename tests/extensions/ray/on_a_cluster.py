@@ -47,15 +47,10 @@ def cluster():
     checks = {"health_check_period_ms": 200, "health_check_failure_threshold": 10}
     extension.DEATH_SECONDS = 3  # longer than these checks take
     cluster = Cluster(initialize_head=True, head_node_args={**SMALL, "_system_config": checks})
-    add_node(cluster)
+    cluster.add_node(**SMALL)
     yield cluster
     ray.shutdown()
     cluster.shutdown()
-
-
-def add_node(cluster, **variables):
-    """Adds a node with one CPU and variables of its environment."""
-    return cluster.add_node(**SMALL, env_vars=variables)
 
 
 @pytest.fixture
@@ -67,7 +62,7 @@ def runner(cluster):
 def victim(cluster):
     """A third node, which dies in its first task of `on_all_nodes`."""
     BEGAN.unlink(missing_ok=True)
-    yield add_node(cluster, NODE="victim")
+    yield cluster.add_node(**SMALL, env_vars={"NODE": "victim"})
     assert BEGAN.exists(), "the node did not die"
 
 
@@ -119,12 +114,13 @@ def test_scores_are_those_of_one_machine_when_a_node_dies(
     assert ended.out == one.out and [*tmp_path.iterdir()] == [tmp_path / "run"]
 
 
-def test_results_keep_the_order_of_tasks_while_nodes_join(cluster, runner, tmp_path, monkeypatch):
+def test_results_keep_their_order_while_nodes_join(cluster, runner, tmp_path, monkeypatch, capsys):
     nodes, first = ray.nodes, iter([list])  # first, there is none
     monkeypatch.setattr(ray, "nodes", lambda: next(first, nodes)())
     numbers = zip(range(20), strict=True)
     found = run_tasks(tasks.wait_and_tell, numbers, runner, tmp_path, uses_all_cores=True)
     results = [next(found)]
+    assert tells(capsys.readouterr().err, "Warning", "No machine", "CPU")
     node = cluster.add_node(**SMALL, num_gpus=1)
     results += found
     cluster.remove_node(node)
