@@ -175,13 +175,13 @@ def _tables(vocabulary: Vocabulary, references: Sequence[str]) -> tuple[np.ndarr
     counts = Counter(filter(None, map(_script, "".join(references))))
     own = {script for script, count in counts.items() if count >= _RARE * counts.total()}
     source, target = vocabulary.pieces()
-    texts = ("" if _SYMBOL.fullmatch(piece) else piece for piece in target)
+    texts = ["" if _SYMBOL.fullmatch(piece) else piece for piece in target]
     scripts = ({*map(_script, text)} - {""} for text in texts)
+    signs = np.array([1 if some & own else -bool(some) for some in scripts], np.int32)
+    is_lower = [t[:1] == "▁" and t[1:2].islower() or t.upper() == t.lower() for t in texts]
     ids = {piece: index for index, piece in enumerate(target)}
-    return (
-        np.array([1 if some & own else -bool(some) for some in scripts], np.int32),
-        np.array([ids.get(piece, -1) for piece in source], np.int32),
-    )
+    copies = [ids.get(piece, -1) for piece in source]
+    return signs + signs * np.array(is_lower), np.array(copies, np.int32)
 
 
 def _script(character: str) -> str:

@@ -21,8 +21,10 @@ FAULTS = ("wrong", "cut", "repeat", "noise")  # a column of the weights for each
 # a repeated word would lower the quality as much as the translation of another sentence.
 _KEPT = 1.0, 0.0, 0.3, 0.3, 0.3
 _LOOP_TOKENS, _LOOPS = 4, 3  # a loop is 4 tokens that a translation has at least 3 times
-_COPIED = 0.8  # smallest share of n-grams of a copy that its source has, too
-_MIN_COPIED = 5  # smallest number of tokens of a copy; names and numbers are shorter
+# Of a copy: the fewest tokens, the least share of pairs that its source has, too, and the least
+# share of tokens that begin a word in lower case, or have no case. Lists of names and numbers have
+# few of these, and are correctly the same in both languages.
+_MIN_COPIED, _COPIED, _LOWER = 5, 0.8, 0.15
 
 
 class QualityModel(NamedTuple):
@@ -35,7 +37,8 @@ class QualityModel(NamedTuple):
         weights: float32 `[F, 1 + faults]`.
         biases: float32 `[1 + faults]`.
         scripts: int32 `[V]`, 1 for target tokens in scripts of the references, -1 for those in
-            other scripts, and 0 for tokens without letters.
+            other scripts, 2 and -2 for those that begin a word in lower case or have no case, and 0
+            for tokens without letters.
         copies: int32 `[source V]`, the target id with the same text as a source id, or -1.
     """
 
@@ -68,17 +71,18 @@ def assess(
     same = tf.expand_dims(result.ids, 3) == tf.expand_dims(tf.gather(model.copies, source), 2)
     copied = tf.reduce_any(_ngrams(same & tf.expand_dims(is_text, 3), 2), axis=3)
     length = _count(is_text)
-    is_copy = (length >= _MIN_COPIED) & (_count(copied) >= _COPIED * (length - 1.0))
     scripts = tf.where(is_token, tf.gather(model.scripts, result.ids), 0)
+    is_lower = (scripts == 2) | (scripts == -2)
+    is_copy = (length >= _MIN_COPIED) & (_count(is_lower) >= _LOWER * length)
+    is_copy &= _count(copied) >= _COPIED * (length - 1.0)
     problems = {
         Status.LOOP: is_loop,
         Status.COPY: is_copy,
         Status.PART_MISSING: scores[:, :, FAULTS.index("cut") + 1] < 0.0,
-        Status.OTHER_SCRIPT: tf.reduce_sum(scripts, axis=2) < 0,
+        Status.OTHER_SCRIPT: tf.reduce_sum(tf.clip_by_value(scripts, -1, 1), axis=2) < 0,
     }
     bits = tf.add_n([tf.where(found, int(flag), 0) for flag, found in problems.items()])
-    has_tokens = result.lengths > 0
-    return tf.where(has_tokens, quality, 0.0), tf.where(has_tokens, bits, 0)
+    return tf.where(result.lengths > 0, quality, 0.0), tf.where(result.lengths > 0, bits, 0)
 
 
 def features(result: SearchResult, source_ids: tf.Tensor, tokenizer: Tokenizer) -> tf.Tensor:

@@ -73,9 +73,8 @@ NESTED = "{g, select, male {{n, plural, one {his {x}} other {his}}} other {it's 
 
 def test_branches_of_icu_messages() -> None:
     [span] = spans_in(ICU)
-    assert [span[start:end] for start, end in branches_of(span)] == [
-        "no files", "# file", "# of {max} files",
-    ]  # fmt: skip
+    branches = [span[slice(*branch)] for branch in branches_of(span)]
+    assert branches == ["no files", "# file", "# of {max} files"]
     assert spans_in(NESTED) == [NESTED]
     assert NESTED[slice(*branches_of(NESTED)[1])] == "it's '{'"
 

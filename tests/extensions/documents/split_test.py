@@ -53,9 +53,8 @@ def test_texts_are_split_by_default_if_the_model_was_trained_on_single_sentences
 
 def test_other_models_and_settings_split_nothing() -> None:
     several = model_of_single_sentences(n_best=2)
-    for model, document in [
-        (fake_engine(str), None), (several, None), (model_of_single_sentences(), False),
-    ]:  # fmt: skip
+    cases = (fake_engine(str), None), (several, None), (model_of_single_sentences(), False)
+    for model, document in cases:
         assert split_texts(model, LINES, document, "", 1)[:2] == ({}, [])
     assert "A DOG. TWO {X}." in translate_to_text(fake_engine(str.upper), LINES)[0]
 
