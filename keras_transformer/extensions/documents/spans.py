@@ -15,7 +15,7 @@ import regex
 from keras_transformer.errors import InputError
 
 # A character of a script without spaces, which counts as a word, and one of other words.
-UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}ーｰ]"
+UNSPACED = r"(?:(?!\p{M})[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}ーｰ])"
 LETTER = rf"(?:(?!{UNSPACED})[\w\p{{M}}])"
 # A group of balanced brackets inside a URL, such as the variable in https://a.b/{id}.
 _GROUP = r"(?:\{[^{}\s]*\}|\([^()\s]*\))"

@@ -71,6 +71,7 @@ def test_the_longest_term_is_found_as_words_in_any_case_and_form(
     assert {text[a:b]: new for a, b, new in ranges} == {a: new for a, new in found.items() if new}
 
 
+@hypothesis.example("Àຸ")
 @hypothesis.given(st.text(st.characters(categories=["L", "M", "N"], exclude_characters="ı")))
 def test_a_term_is_found_at_its_place_in_every_form(word: str) -> None:
     glossary = Glossary({f"x{word}y".lower(): "z"})

@@ -118,14 +118,14 @@ def test_the_numbers_of_prepared_data(tmp_path: Path) -> None:
     sides = (["", "x\x01y & <b>", *PHRASES[:3]], ["nichts", "ⅷ", *PHRASES[3:]])
     for name, lines in zip(("a.en", "a.de"), sides, strict=True):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    options = PrepareOptions(vocab_size=60, valid_pairs=1, augment={"upper": 1.0})
-    prepare([ParallelFiles(tmp_path / "a.en", tmp_path / "a.de")], tmp_path / "data", options)
+    rules = PrepareOptions(vocab_size=320, byte_fallback=True, valid_pairs=1, augment={"upper": 1})
+    prepare([ParallelFiles(tmp_path / "a.en", tmp_path / "a.de")], tmp_path / "data", rules)
     text = visible(report.write_data_page(tmp_path / "data"))
     for fact in (
         "Training pairs 3 ", "Validation pairs 1 ", "1 of 5 pairs read",
         "The validation pairs are held out of the training corpus.",
         "5 pairs read, 4 kept.", "empty 1 20.00 % a side is empty", "empty: 1 of 1",
-        "vocab_size 60 8000", "1 control characters became spaces.",
+        "vocab_size 320 8000", "1 control characters became spaces.",
         "upper: 2 of 2", f"{PHRASES[1]} {PHRASES[1].upper()} {PHRASES[4]}",
         "Training: 1 targets", "Ⅷ VIII", "SHA-256 begins with",
     ):  # fmt: skip
