@@ -16,6 +16,7 @@ from keras_transformer.config import DecodingConfig
 from keras_transformer.errors import needs_extra
 from keras_transformer.inference import output_limit, updated_decoding
 from keras_transformer.inference.engine import Engine
+from keras_transformer.text.symbols import SYMBOLS, TERM_SYMBOLS
 from keras_transformer.text.vocabulary import Vocabulary
 
 with needs_extra("ctranslate2", "the format ctranslate2"):
@@ -55,6 +56,7 @@ class CTranslate2Engine(Engine):
         files = [folder / f"{side}_vocabulary.json" for side in ("source", "target")]
         files = [joint, joint] if joint.exists() else files
         self._source, self._target = (json.loads(file.read_bytes()) for file in files)
+        self._symbols = {*SYMBOLS, *TERM_SYMBOLS} & {*self._target}
 
     def with_settings(self, settings: Mapping[str, Any]) -> CTranslate2Engine:
         super().with_settings(settings)  # refuses others
@@ -90,6 +92,8 @@ class CTranslate2Engine(Engine):
             max_decoding_length=output_limit(decoding, longest),
             max_input_length=0,
             return_scores=True,
+            # Symbols that no source of the batch has, as in the search of a run.
+            suppress_sequences=[[symbol] for symbol in self._symbols.difference(*sources)],
             use_vmap=self.use_shortlist,
         )
         for index, result in zip(filled, results, strict=True):
@@ -123,9 +127,5 @@ class CTranslate2Engine(Engine):
             [row[first:] for row in sources], outputs, max_batch_size=64, max_input_length=0
         )
         # Without any source token, the engine returns no log-probabilities.
-        return [
-            float(np.sum(result.log_probs[first:]))
-            if source or self._config["add_source_eos"]
-            else None
-            for source, result in zip(sources, results, strict=True)
-        ]
+        adds_end, pairs = self._config["add_source_eos"], zip(sources, results, strict=True)
+        return [float(np.sum(r.log_probs[first:])) if row or adds_end else None for row, r in pairs]
